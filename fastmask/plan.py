@@ -1,0 +1,98 @@
+"""Plan: an objective as integers, made once and read by every kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fastmask.kernels import layout
+from fastmask.laws import Bernoulli
+from fastmask.replace import Replace, pool_of
+from fastmask.thresholds import nest
+from fastmask.vocab import Vocab
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The integers of an objective: thresholds in units of 2^-24, ids, and the pool of random tokens.
+
+    `words` holds the scalars once more in the order of `kernels.layout`, for the compiled kernels.
+    """
+
+    seed: int
+    size: int
+    mask_id: int
+    ignore_index: int
+    pad_id: int | None
+    special_ids: tuple[int, ...]
+    special_runs: npt.NDArray[np.uint32]  # (number of runs, 2): first id, length
+    select: int
+    mask: int
+    random: int
+    mask_share: int
+    random_share: int
+    pool: npt.NDArray[np.uint32]  # ascending
+    cumulative: npt.NDArray[np.uint64]  # of the pool's widths, up to 2^32; empty where uniform
+    exclude_original: bool
+    words: npt.NDArray[np.uint64]
+
+
+def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, ignore_index: int) -> Plan:
+    """The plan of an objective. Raises ValueError where the parts do not fit each other."""
+    pool, cumulative = pool_of(replace, vocab)
+    mask_share, random_share = replace.shares
+    chosen = select.threshold
+    words = np.zeros(layout.WORDS, np.uint64)
+    scalars = {
+        layout.SEED: seed,
+        layout.SIZE: vocab.size,
+        layout.MASK_ID: vocab.mask_token_id,
+        layout.IGNORE_INDEX: ignore_index % (1 << 64),
+        layout.PAD_ID: layout.NO_PAD if vocab.pad_token_id is None else vocab.pad_token_id,
+        layout.SELECT: chosen,
+        layout.MASK: nest(chosen, mask_share),
+        layout.RANDOM: nest(chosen, random_share),
+        layout.MASK_SHARE: mask_share,
+        layout.RANDOM_SHARE: random_share,
+        layout.POOL_SIZE: pool.size,
+        layout.WEIGHTED: int(cumulative.size > 0),
+        layout.EXCLUDE_ORIGINAL: int(replace.exclude_original),
+    }
+    for index, value in scalars.items():
+        words[index] = value
+    for array in (words, pool, cumulative):
+        array.flags.writeable = False
+    return Plan(
+        seed=seed,
+        size=vocab.size,
+        mask_id=vocab.mask_token_id,
+        ignore_index=ignore_index,
+        pad_id=vocab.pad_token_id,
+        special_ids=vocab.special_token_ids,
+        special_runs=runs_of(vocab.special_token_ids),
+        select=chosen,
+        mask=scalars[layout.MASK],
+        random=scalars[layout.RANDOM],
+        mask_share=mask_share,
+        random_share=random_share,
+        pool=pool,
+        cumulative=cumulative,
+        exclude_original=replace.exclude_original,
+        words=words,
+    )
+
+
+def runs_of(ids: Sequence[int]) -> npt.NDArray[np.uint32]:
+    """Ascending distinct ids as runs (first id, length).
+
+    >>> runs_of([0, 100, 101, 102, 103]).tolist()
+    [[0, 1], [100, 4]]
+    """
+    values = np.array(ids, np.uint32)
+    first = np.flatnonzero(np.diff(values, prepend=values[:1] - np.uint32(2)) != 1)
+    runs = np.stack([values[first], np.diff(first, append=values.size).astype(np.uint32)], axis=1)
+    runs.flags.writeable = False
+    return runs

@@ -1,0 +1,75 @@
+"""Vocab: which ids there are, and which of them are never touched."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MAX_SIZE = (1 << 31) - 1
+
+
+def integer(name: str, value: object) -> int:
+    """The value as a Python int; TypeError that names the argument where it is not a whole number."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """The ids 0 .. size - 1, with the special ones, which are never selected and never drawn as a random token.
+
+    Args:
+        size: ids >= size are invalid, 1 <= size < 2^31. Name the number of embedding rows or fewer, not a guess.
+        mask_token_id: the id written for MASK; required, and not the pad id.
+        pad_token_id: the id that fills rows, or None. Where a call says nothing of lengths, the leading and trailing
+            runs of this id are padding.
+        special_token_ids: further ids that are never selected. The mask and the pad id always count as special.
+
+    Raises:
+        TypeError: an id that is not an integer; a missing mask id.
+        ValueError: an id outside the vocabulary; a mask id equal to the pad id.
+
+    >>> Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3)).special_token_ids
+    (0, 1, 2, 3, 4)
+    """
+
+    size: int
+    mask_token_id: int
+    pad_token_id: int | None = None
+    special_token_ids: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        size: int,
+        mask_token_id: int,
+        pad_token_id: int | None = None,
+        special_token_ids: Iterable[int] = (),
+    ) -> None:
+        size = integer("size", size)
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"size must be in [1, 2^31), got {size}")
+        if mask_token_id is None:
+            raise TypeError("mask_token_id is None: a vocabulary without a mask token cannot be masked")
+        mask = self._inside("mask_token_id", mask_token_id, size)
+        specials = {self._inside("special_token_ids", token, size) for token in special_token_ids} | {mask}
+        if pad_token_id is not None:
+            pad_token_id = self._inside("pad_token_id", pad_token_id, size)
+            if pad_token_id == mask:
+                raise ValueError(f"mask_token_id and pad_token_id are both {mask}: padding would be read as MASK")
+            specials.add(pad_token_id)
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "mask_token_id", mask)
+        object.__setattr__(self, "pad_token_id", pad_token_id)
+        object.__setattr__(self, "special_token_ids", tuple(sorted(specials)))
+
+    @staticmethod
+    def _inside(name: str, value: object, size: int) -> int:
+        token = integer(name, value)
+        if not 0 <= token < size:
+            raise ValueError(f"{name} holds {token}, outside the vocabulary [0, {size})")
+        return token
