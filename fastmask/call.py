@@ -26,6 +26,7 @@ class Call:
     special_tokens_mask: Array | None = None  # (rows * row_length,) uint8, non-zero: never selected
     offsets: Array | None = None  # (rows,) uint64, added to the position in the stream (not in the content id)
     thresholds: Array | None = None  # (rows,) uint32, a select threshold per sample; None: the plan's
+    in_place: bool = False  # the ids are the memory of Outputs.input_ids
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ class Plan:
     ignore_index: int
     pad_id: int | None
     special_ids: tuple[int, ...]
-    special_runs: npt.NDArray[np.uint32]  # (number of runs, 2): first id, length
+    special_runs: npt.NDArray[np.uint32]  # (number of runs, at least 2; 2): first id, length (0: none)
     select: int
     mask: int
     random: int
@@ -86,13 +86,17 @@ def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, igno
 
 
 def runs_of(ids: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Ascending distinct ids as runs (first id, length).
+    """Ascending distinct ids as runs (first id, length), at least two of them, if need be of length 0.
 
     >>> runs_of([0, 100, 101, 102, 103]).tolist()
     [[0, 1], [100, 4]]
+    >>> runs_of([4]).tolist()
+    [[4, 1], [0, 0]]
     """
     values = np.array(ids, np.uint32)
     first = np.flatnonzero(np.diff(values, prepend=values[:1] - np.uint32(2)) != 1)
-    runs = np.stack([values[first], np.diff(first, append=values.size).astype(np.uint32)], axis=1)
+    runs = np.zeros((max(first.size, 2), 2), np.uint32)  # kernels test two in one pass
+    runs[: first.size, 0] = values[first]
+    runs[: first.size, 1] = np.diff(first, append=values.size)
     runs.flags.writeable = False
     return runs

@@ -39,6 +39,11 @@ def scatter(mixed):
     return (mixed * GOLDEN) & LOW
 
 
+def uniform(x, size):
+    """The index that x picks among `size` equally likely things."""
+    return (x * size) >> S32
+
+
 def nest(select, share):
     """The threshold of a share within a select threshold, both in units of 2^-24, rounded."""
     return (select * share + ROUND_24) >> S24

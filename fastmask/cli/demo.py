@@ -1,0 +1,166 @@
+"""`fastmask demo`: real text masked by every backend that is here, compared bit for bit, shown and timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Column, Table
+
+import fastmask as fm
+from fastmask.cli import sentences
+from fastmask.cli.errors import RefusedError, refusals
+from fastmask.cli.places import place_of
+from fastmask.cli.text import Rows, Words, read_text, rows_of, sentences_of, words_from, words_of
+from fastmask.cli.timing import Masked, Setting, Timing, difference, mask_all, time_backend, time_plain
+from fastmask.cli.units import amount, seconds
+
+LEAST_TOKENS = 1 << 20  # a shorter text is repeated, for times that can be measured
+DISAGREED = 1
+NAMES = {"numpy": "numpy (reference)", "plain": "plain NumPy"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the demo is asked to do."""
+
+    files: Sequence[Path]
+    tokenizer: Path | None
+    row_length: int
+    p: float
+    mask: float
+    random: float
+    seed: int
+    epoch: int
+    sentences: int
+    seconds: float
+
+
+def demo(request: Request) -> None:
+    """Prints masked sentences, rates, agreement and speed; fails with status 1 where backends differ."""
+    console = Console(highlight=False)
+    parts = sentences_of(read_text(request.files))
+    words = words_of(parts) if request.tokenizer is None else words_from(request.tokenizer)
+    text = rows_of(parts, words, request.row_length)
+    setting = Setting(text.repeated(LEAST_TOKENS), _masker(request, words), request.epoch)
+    console.print(_describe(text, setting.rows, words))
+    masked, timings = _mask_and_time(setting, request.seconds)
+    _show_sentences(console, request.sentences, setting.rows, words, masked["numpy"])
+    console.print(_rates(setting, masked["numpy"]))
+    _require_agreement(console, setting.rows, masked)
+    console.print(_speeds(setting.rows.tokens, timings))
+    for name, backend in fm.backends().items():
+        if not backend.available:
+            console.print(f"{name} is not here: {backend.reason}", style="dim", markup=False)
+
+
+def _masker(request: Request, words: Words) -> fm.Masker:
+    with refusals():
+        masker = fm.Masker(
+            fm.Vocab(words.size, words.mask, words.pad, words.special),
+            select=fm.Bernoulli(request.p),
+            replace=fm.Replace(mask=request.mask, random=request.random),
+            seed=request.seed,
+        )
+        masker(np.empty((0, 1), np.int64), epoch=request.epoch, sample_ids=0)
+    return masker
+
+
+def _describe(text: Rows, repeated: Rows, words: Words) -> str:
+    padding = 1 - text.tokens / text.ids.size
+    times = repeated.tokens // text.tokens
+    rows, row_length = text.ids.shape
+    once = f"{text.tokens:,} tokens of a vocabulary of {words.size:,}, in {rows:,} rows of {row_length:,}"
+    again = f"{repeated.tokens:,} tokens: the text {times} times over, each row with a sample id of its own"
+    return f"{once} with {padding:.1%} padding\n" + (f"{again}\n" if times > 1 else "")
+
+
+def _mask_and_time(setting: Setting, limit: float) -> tuple[dict[str, Masked], dict[str, Timing]]:
+    """Results and timings of every backend present, the reference first, and the timing of plain NumPy."""
+    here = [name for name, backend in fm.backends().items() if backend.available]
+    share = limit / (len(here) + 1)
+    masked: dict[str, Masked] = {}
+    timings: dict[str, Timing] = {}
+    with Console(stderr=True).status("") as status:
+        for name in sorted(here, key=lambda name: name != "numpy"):
+            status.update(f"masking with {name}")
+            place = place_of(name)
+            timings[name] = time_backend(setting, place, share)
+            masked[name] = mask_all(setting, place)
+        status.update("masking with plain NumPy")
+        timings["plain"] = time_plain(setting, share)
+    return masked, timings
+
+
+def _show_sentences(console: Console, count: int, rows: Rows, words: Words, masked: Masked) -> None:
+    if not count:
+        return
+    arrow = "->" if console.options.ascii_only else "→"
+    for row, first, last in sentences.chosen(rows, words, masked, count):
+        console.print(sentences.sentence(row, first, last, rows, words, masked, arrow))
+        console.print()
+    console.print(sentences.legend(arrow))
+    console.print()
+
+
+def _rates(setting: Setting, masked: Masked) -> Table:
+    """Realised rates beside those asked for, with one standard error of chance."""
+    select, replace = setting.masker.select, setting.masker.replace
+    special = np.isin(setting.rows.ids, setting.masker.vocab.special_token_ids)
+    padding = np.arange(special.shape[1]) >= setting.rows.lengths[:, None]
+    candidates = int(np.count_nonzero(~(special | padding)))
+    counts = np.bincount(masked.decisions.ravel(), minlength=4)
+    selected = int(counts[1:].sum())
+    columns: list[Column | str] = ["", *map(_right, ("asked", "realised", "± chance"))]
+    table = Table(*columns, title="Rates", title_justify="left")
+    lines = [
+        ("selected", select.p, selected, candidates),
+        ("  masked", replace.mask, int(counts[sentences.MASK]), selected),
+        ("  replaced", replace.random, int(counts[sentences.RANDOM]), selected),
+        ("  kept", replace.kept, int(counts[sentences.KEPT]), selected),
+    ]
+    for name, asked, found, among in lines:
+        chance = math.sqrt(asked * (1 - asked) / among) if among else 0.0
+        realised = f"{found / among:.3%}" if among else "none"
+        table.add_row(name, f"{asked:.1%}", realised, f"{chance:.3%}")
+    return table
+
+
+def _require_agreement(console: Console, rows: Rows, masked: dict[str, Masked]) -> None:
+    for name, got in masked.items():
+        if (found := difference(name, got, masked["numpy"])) is not None:
+            raise RefusedError(found, DISAGREED)
+    if len(masked) == 1:
+        console.print("numpy is the only backend here: nothing to compare\n")
+        return
+    console.print(
+        f"{' and '.join(masked)} agree bit for bit on all {rows.tokens:,} tokens: ids, labels, decisions\n",
+        style="bold",
+    )
+
+
+def _speeds(tokens: int, timings: dict[str, Timing]) -> Table:
+    """Tokens per second of every backend, and how many times that of plain NumPy."""
+    headers = ("tokens/s", "x plain", "batch rows", "runs", "first call")
+    columns: list[Column | str] = ["backend", *map(_right, headers)]
+    title = f"Speed (int64, {fm.get_num_threads()} threads at most, outputs given)"
+    table = Table(*columns, title=title, title_justify="left")
+    plain = timings["plain"].median
+    for name, timing in timings.items():
+        table.add_row(
+            NAMES.get(name, name),
+            amount(tokens / timing.median),
+            f"{plain / timing.median:.2f}",
+            str(timing.batch_rows),
+            str(timing.runs),
+            seconds(timing.first),
+        )
+    return table
+
+
+def _right(header: str) -> Column:
+    return Column(header, justify="right")

@@ -1,0 +1,53 @@
+"""Vector tests as 64-bit sets, in plain LLVM vector IR: nothing in them is bound to one processor."""
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+LANES = ir.VectorType(I32, 64)
+
+
+def _splat(builder, value):
+    vector = builder.insert_element(ir.Constant(LANES, ir.Undefined), value, I32(0))
+    return builder.shuffle_vector(vector, ir.Constant(LANES, ir.Undefined), ir.Constant(LANES, [0] * 64))
+
+
+@intrinsic
+def in_range_64(typing_context, array, start, low, width):
+    """A set as uint64: bit b tells whether low <= array[start + b] < low + width, compared modulo 2^32.
+
+    array: 1-D contiguous, 32-bit, start + 64 <= its size; start: uint64; low, width: uint32.
+    """
+    signature = types.uint64(array, types.uint64, types.uint32, types.uint32)
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.PointerType(LANES))
+        above = builder.sub(builder.load(pointer, align=4), _splat(builder, args[2]))
+        inside = builder.icmp_unsigned("<", above, _splat(builder, args[3]))
+        return builder.bitcast(inside, I64)
+
+    return signature, codegen
+
+
+@intrinsic
+def lowest_bit(typing_context, bits):
+    """The index of the lowest bit of a set, as uint64; 64 for the empty set."""
+
+    def codegen(context, builder, signature, args):
+        cttz = builder.module.declare_intrinsic("llvm.cttz", [I64], ir.FunctionType(I64, [I64, I1]))
+        return builder.call(cttz, [args[0], I1(0)])
+
+    return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def count_bits(typing_context, bits):
+    """The size of a set, as uint64."""
+
+    def codegen(context, builder, signature, args):
+        ctpop = builder.module.declare_intrinsic("llvm.ctpop", [I64], ir.FunctionType(I64, [I64]))
+        return builder.call(ctpop, [args[0]])
+
+    return types.uint64(types.uint64), codegen

@@ -1,0 +1,197 @@
+"""The CPU backend: each operation once, compiled twice (serial, and parallel over ranges of tiles)."""
+
+import functools
+
+import numpy as np
+from numba import prange, types
+
+from fastmask.kernels import fate, layout, philox
+from fastmask.kernels.cpu_compile import compile_kernel
+from fastmask.kernels.cpu_range import (
+    Batch,
+    Objective,
+    Target,
+    content_weight,
+    first_row_ending_after,
+    locate,
+    make_scratch,
+    mask_range,
+)
+from fastmask.kernels.cpu_tile import TILE
+
+LINE = 8  # int64 per cache line: what threads write lies that far apart
+WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
+NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
+NO_LONGS, NO_INTEGERS = np.empty(0, np.uint64), np.empty(0, np.int64)
+
+
+def mask_batch_kernel(
+    ranges, ids, rows, row_length, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets, thresholds,
+    weights, plan, runs, pool, cumulative, input_ids, labels, decisions, num_masked, in_place,
+):  # fmt: skip
+    """The batch is masked, in so many ranges of tiles; False iff an id is out of range."""
+    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    locate(ids, row_length, plan[layout.PAD_ID], starts, lengths, firsts, ends)
+    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
+    objective = Objective(plan, runs, pool, cumulative)
+    target = Target(input_ids, labels, decisions, num_masked, in_place)
+    num_masked[:] = 0
+    begun = np.zeros((ranges, LINE), np.int64)
+    seen = np.zeros((ranges, LINE), np.int64)
+    step = (ids.size // TILE // ranges + 1) * TILE
+    for k in prange(ranges):
+        low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
+        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target), begun[k])
+    in_range = True
+    for k in range(ranges):
+        in_range &= seen[k, 0] >= 0
+        if begun[k, 0] > 0:
+            num_masked[first_row_ending_after(ends, k * step)] += begun[k, 0]
+    return in_range
+
+
+def content_weights_kernel(weights):
+    """weights[j] is the content weight of position j."""
+    for j in range(weights.size):
+        weights[j] = content_weight(np.uint64(j))
+
+
+def real_runs_kernel(attention_mask, row_length, starts, lengths):
+    """starts[r], lengths[r]: the run of ones of row r. The flat index of the first cell that belongs to none, or -1."""
+    for r in range(starts.size):
+        first = np.int64(r) * row_length
+        start = first
+        while start < first + row_length and attention_mask[start] == 0:
+            start += 1
+        end = start
+        while end < first + row_length and attention_mask[end] == 1:
+            end += 1
+        for j in range(end, first + row_length):
+            if attention_mask[j] != 0:
+                return j
+        starts[r] = start - first if end > start else 0
+        lengths[r] = end - start
+    return np.int64(-1)
+
+
+def apply_supplied_kernel(
+    token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, first_border, second_border, masked_ids,
+    labels,
+):  # fmt: skip
+    """Supplied decisions are carried out: MASK below the first border, random below the second, kept above."""
+    for j in prange(token_ids.size):
+        original, u = token_ids[j], replace_probs[j]
+        moved = random_tokens[j] if u < second_border else original
+        replaced = mask_token_id if u < first_border else moved
+        masked_ids[j] = replaced if mask_positions[j] else original
+        labels[j] = original if mask_positions[j] else np.int64(-100)
+
+
+def _read(dtype, dimensions=1):
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+def _write(dtype):
+    return types.Array(dtype, 1, "C")
+
+
+@functools.cache
+def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
+    """The kernel of `mask_batch` for three dtype names."""
+    ids, out, labels = (getattr(types, name) for name in (id_dtype, out_dtype, label_dtype))
+    signature = types.boolean(
+        types.int64, _read(ids), types.int64, types.int64, _read(types.int64), _read(types.int64),
+        types.uint64, _read(types.uint64), _read(types.uint8), _read(types.uint64), _read(types.uint32),
+        _read(types.uint64), _read(types.uint64), _read(types.uint32, 2), _read(types.uint32), _read(types.uint64),
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
+    )  # fmt: skip
+    tag = f"{id_dtype}_{out_dtype}_{label_dtype}"
+    return compile_kernel(mask_batch_kernel, signature, tag, parallel=parallel, cache=cache)
+
+
+@functools.cache
+def compiled_content_weights(cache=True):
+    """The kernel of `content_weights`."""
+    signature = types.void(_write(types.uint64))
+    return compile_kernel(content_weights_kernel, signature, "uint64", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_real_runs(mask_dtype, cache=True):
+    """The kernel of `real_runs` for an unsigned dtype name."""
+    integers = _write(types.int64)
+    signature = types.int64(_read(getattr(types, mask_dtype)), types.int64, integers, integers)
+    return compile_kernel(real_runs_kernel, signature, mask_dtype, parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_apply_supplied(parallel, cache=True):
+    """The kernel of `apply_supplied`."""
+    ids, out = _read(types.int64), _write(types.int64)
+    signature = types.void(
+        ids, _read(types.boolean), _read(types.float64), ids,
+        types.int64, types.float64, types.float64, out, out,
+    )  # fmt: skip
+    return compile_kernel(apply_supplied_kernel, signature, "int64", parallel=parallel, cache=cache)
+
+
+@functools.lru_cache(maxsize=8)
+def _content_weights(size):
+    weights = np.empty(size, np.uint64)
+    compiled_content_weights()(weights)
+    return weights
+
+
+def content_weights(row_length):
+    """At least the first `row_length` content weights, but no more than a megabyte of them."""
+    return _content_weights(min(1 << max(row_length - 1, 511).bit_length(), WEIGHTS_KEPT))
+
+
+def mask_batch(plan, call, out, ranges=1):
+    """The batch of a Call is masked into an Outputs; True iff every id is in range.
+
+    With ranges > 1 so many ranges of tiles are the work of Numba's threads; the bits are the same.
+    """
+    ids = call.ids
+    kernel = compiled_mask_batch(ids.dtype.name, out.input_ids.dtype.name, out.labels.dtype.name, ranges > 1)
+    return kernel(
+        ranges,
+        ids,
+        call.rows,
+        call.row_length,
+        NO_INTEGERS if call.starts is None else call.starts,
+        NO_INTEGERS if call.lengths is None else call.lengths,
+        call.epoch,
+        NO_LONGS if call.sample_ids is None else call.sample_ids,
+        NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
+        NO_LONGS if call.offsets is None else call.offsets,
+        NO_WORDS if call.thresholds is None else call.thresholds,
+        content_weights(call.row_length) if call.sample_ids is None else NO_LONGS,
+        plan.words,
+        plan.special_runs,
+        plan.pool,
+        plan.cumulative,
+        out.input_ids,
+        out.labels,
+        NO_BYTES if out.decisions is None else out.decisions,
+        NO_INTEGERS if out.num_masked is None else out.num_masked,
+        call.in_place,
+    )
+
+
+def real_runs(attention_mask, row_length, starts, lengths):
+    """starts, lengths: the run of ones of each row. The flat index of the first cell in no such run, or -1.
+
+    attention_mask: flat, of an unsigned dtype.
+    """
+    return compiled_real_runs(attention_mask.dtype.name)(attention_mask, row_length, starts, lengths)
+
+
+def apply_supplied(
+    token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, borders, masked_ids, labels, ranges=1
+):
+    """Decisions that the caller drew are carried out into masked_ids and labels (flat arrays of one size)."""
+    compiled_apply_supplied(ranges > 1)(
+        token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, *borders, masked_ids, labels
+    )

@@ -1,0 +1,203 @@
+"""One tile of a batch on the CPU: words, draws, labels and ids, random tokens; all of it stays in the L1 cache.
+
+A tile is 512 cells of the flat batch; the part of a sample that lies in a tile is a piece. The stages meet in `draws`,
+an int32 per cell: the token's draw where it can be selected, NEVER elsewhere (special, padding, excluded by the caller).
+Signed, because AVX2 compares signed integers only.
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from fastmask.kernels import fate, layout, philox
+from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
+
+TILE = 512
+GROUP = 8  # blocks are computed in whole groups, so that the vector loop has no remainder
+LIKELY = 4
+NEVER = np.int32(0x7FFFFFFF)
+CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified draws
+ZERO, ONE, TWO, THREE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(64)
+S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
+
+inline = njit(inline="always")
+_philox = inline(philox.philox)
+_draw_of = inline(fate.draw_of)
+_extra_of = inline(fate.extra_of)
+_mixed_of = inline(fate.mixed_of)
+_scatter = inline(fate.scatter)
+_uniform = inline(fate.uniform)
+_pick = njit(fate.pick_function(njit(fate.count_not_above)))
+
+
+def signed(token):
+    """The id as a signed integer: int64 stays, everything narrower becomes int32."""
+    raise NotImplementedError("exists in compiled code only")
+
+
+def escapes(seen, token, top):
+    """Negative iff `seen` is or the token lies outside [0, top]; all three signed and of one width."""
+    raise NotImplementedError("exists in compiled code only")
+
+
+@overload(signed, inline="always")
+def _signed(token):
+    if token == types.int64:
+        return lambda token: token
+    return lambda token: np.int32(token)
+
+
+@overload(escapes, inline="always")
+def _escapes(seen, token, top):
+    if token == types.int64:
+        return lambda seen, token, top: seen | token | (top - token)
+    return lambda seen, token, top: np.int32(seen | np.int32(token | np.int32(top - token)))
+
+
+@inline
+def fill_words(pairs, first_block, groups, sample, counter3, seed):
+    """The words of `groups` groups of blocks from first_block on, as a uint64 view: two words each, four a block."""
+    sample_high = (sample >> S32) | (sample << S32)
+    seed_high = (seed >> S32) | (seed << S32)
+    for b in range(np.uint64(groups) * np.uint64(GROUP)):
+        block = first_block + b
+        w0, w1, w2, w3 = _philox(block, sample, sample_high, counter3, seed, seed_high)
+        pairs[TWO * b] = (w0 & LOW) | (w1 << S32)
+        pairs[TWO * b + ONE] = (w2 & LOW) | (w3 << S32)
+
+
+@inline
+def mask_piece(out, labels, draws, ids, words, runs, top, t_mask, t_select, mask_id, ignore_index):
+    """MASK below t_mask, labels below t_select, other ids as they are; draws are NEVER in two runs of special ids.
+
+    The result is negative iff an id lies outside [0, top].
+    """
+    first0, length0, first1, length1 = runs[0, 0], runs[0, 1], runs[1, 0], runs[1, 1]
+    seen = signed(ids.dtype.type(0))
+    for j in range(ids.size):
+        token = ids[j]
+        low = np.uint32(token)
+        ordinary = (np.uint32(low - first0) >= length0) & (np.uint32(low - first1) >= length1)
+        draw = np.int32(words[j] >> np.uint32(8)) if ordinary else NEVER
+        seen = escapes(seen, signed(token), top)
+        draws[j] = draw
+        labels[j] = token if draw < t_select else ignore_index
+        out[j] = mask_id if draw < t_mask else token
+    return seen
+
+
+@inline
+def copy_padding(out, labels, draws, ids, top, ignore_index):
+    """Ids as they are, ignored labels, draws NEVER; negative iff an id lies outside [0, top]."""
+    seen = signed(ids.dtype.type(0))
+    for j in range(ids.size):
+        token = ids[j]
+        seen = escapes(seen, signed(token), top)
+        draws[j] = NEVER
+        labels[j] = ignore_index
+        out[j] = token
+    return seen
+
+
+@inline
+def restore_run(out, labels, draws, ids, first, length, ignore_index):
+    """Cells become untouched where the id lies in one more run of special ids."""
+    for j in range(ids.size):
+        inside = np.uint32(np.uint32(ids[j]) - first) < length
+        draws[j] = NEVER if inside else draws[j]
+        labels[j] = ignore_index if inside else labels[j]
+        out[j] = ids[j] if inside else out[j]
+
+
+@inline
+def restore_marked(out, labels, draws, ids, special_tokens_mask, ignore_index):
+    """Cells become untouched where the caller's mask is not 0."""
+    for j in range(ids.size):
+        if special_tokens_mask[j] != np.uint8(0):
+            draws[j] = NEVER
+            labels[j] = ignore_index
+            out[j] = ids[j]
+
+
+@inline
+def classify(draws, t_mask, t_random, t_select):
+    """Draws become 0, 1, 2 for MASK, random and kept, NEVER elsewhere: thresholds of one sample no longer matter."""
+    for j in range(draws.size):
+        draw = draws[j]
+        kept = np.int32(2) if draw < t_select else NEVER
+        moved = np.int32(1) if draw < t_random else kept
+        draws[j] = np.int32(0) if draw < t_mask else moved
+
+
+@inline
+def copy_tile(out, ids):
+    """The ids once more (a slice assignment would allocate)."""
+    for j in range(ids.size):
+        out[j] = ids[j]
+
+
+@inline
+def write_decisions(decisions, draws, t_mask, t_random, t_select):
+    """0 untouched, 1 MASK, 2 random, 3 kept."""
+    for j in range(draws.size):
+        draw = draws[j]
+        kept = np.uint8(3) if draw < t_select else np.uint8(0)
+        moved = np.uint8(2) if draw < t_random else kept
+        decisions[j] = np.uint8(1) if draw < t_mask else moved
+
+
+@inline
+def count_below(draws, t_select):
+    """How many draws are below t_select."""
+    count = np.int32(0)
+    for j in range(draws.size):
+        count = np.int32(count + np.int32(draws[j] < t_select))
+    return np.int64(count)
+
+
+@inline
+def find_random(found, draws, t_mask, t_random):
+    """found[0:n] are the cells with t_mask <= draw < t_random, ascending; draws come in whole groups of 64.
+
+    A group rarely holds more than LIKELY of them: so many are written without asking, since a branch that cannot be
+    foretold costs more than a store that is overwritten. found needs LIKELY places to spare.
+    """
+    n = ZERO
+    bits = draws.view(np.uint32)
+    for group in range(np.uint64(draws.size) >> np.uint64(6)):
+        first = np.uint64(group) * SIXTY_FOUR
+        inside = in_range_64(bits, first, np.uint32(t_mask), np.uint32(t_random - t_mask))
+        end = n + count_bits(inside)
+        for i in range(LIKELY):
+            found[n + np.uint64(i)] = np.uint32(first + lowest_bit(inside))
+            inside &= inside - ONE
+        n += np.uint64(LIKELY)
+        while inside != ZERO:
+            found[n] = np.uint32(first + lowest_bit(inside))
+            inside &= inside - ONE
+            n += ONE
+        n = end
+    return n
+
+
+@inline
+def write_random(out, found, count, words, ends, shifts, objective):
+    """Random tokens in the found cells. Piece k ends before cell ends[k]; its cell j has the word words[j + shifts[k]]."""
+    pool, size = objective.pool, objective.plan[layout.POOL_SIZE]
+    weighted, exclude = objective.plan[layout.WEIGHTED] != ZERO, objective.plan[layout.EXCLUDE_ORIGINAL] != ZERO
+    piece = 0
+    for i in range(count):
+        j = np.int64(found[i])
+        while j >= ends[piece]:
+            piece += 1
+        slot = np.uint64(j + shifts[piece])
+        block = slot & ~LANE
+        w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
+        w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
+        extra = _extra_of(w0, w1, w2, w3, slot & LANE)
+        x = _scatter(_mixed_of(_draw_of(np.uint64(words[slot])), extra))
+        cell = np.uint64(j)
+        if weighted or exclude:
+            out[cell] = _pick(x, np.uint64(out[cell]), pool, objective.cumulative, size, weighted, exclude)
+        else:
+            out[cell] = pool[_uniform(x, size)]

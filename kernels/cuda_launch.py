@@ -1,0 +1,276 @@
+"""How device code is compiled and launched: a signature per kernel and dtype, on the stream of the caller.
+
+In the simulator (NUMBA_ENABLE_CUDASIM=1) the same kernels run with arrays where a GPU gets raw pointers.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import cuda
+
+Array = Any  # of the device: whatever has __cuda_array_interface__; in the simulator a FakeCUDAArray
+
+SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+THREADS = 128  # per block: a power of two, a multiple of each width, at most what kernels share memory for
+WIDTHS = (8, 16, 32)  # threads that may share a piece of a row
+MAX_BLOCKS = 8192  # further work is taken in strides of the grid
+MIN_BLOCKS = 128  # Numba warns of any grid below this; blocks without work end at once
+FLAGS = 1024  # flag words per allocation
+
+ZERO, ONE = np.uint64(0), np.uint64(1)
+
+_lock = threading.Lock()
+device = cuda.jit(device=True)
+
+
+def pieces_of(quads: int) -> tuple[int, int]:
+    """(width, number) of the pieces that cover a row of so many blocks of the random stream.
+
+    Those with the fewest threads, and of these the widest.
+    """
+    width = min(WIDTHS, key=lambda width: (-(-quads // width) * width, -width))
+    return width, -(-quads // width)
+
+
+def blocks_of(threads: int) -> int:
+    """The blocks that hold so many threads."""
+    return -(-threads // THREADS)
+
+
+class Queue(NamedTuple):
+    """Where kernels are launched: a device and one of its streams, inside `on_device`."""
+
+    device: int
+    stream: Any
+
+
+@contextmanager
+def on_device(array: Array, stream: int) -> Iterator[Queue]:
+    """The device that holds the array is current within the block, and the one before it again afterwards.
+
+    Args:
+        array: of device memory. Where it does not tell its device, it lies on the current one.
+        stream: the handle of a stream of that device; 0 is its default stream.
+    """
+    device = _device_of(array)
+    with cuda.gpus[device]:
+        yield Queue(device, _stream(device, stream))
+
+
+def _device_of(array: Array) -> int:
+    if SIMULATED:
+        return 0
+    memory = getattr(array, "gpu_data", None)
+    if memory is not None:
+        return int(memory.context.device.id)
+    return int(cuda.get_current_device().id)
+
+
+@functools.lru_cache(maxsize=256)
+def _stream(device: int, handle: int) -> Any:
+    return 0 if handle == 0 or SIMULATED else cuda.external_stream(handle)
+
+
+class Kernel:
+    """A kernel, compiled for the dtypes of its arrays when it is first launched with them.
+
+    Args:
+        function: the kernel: first its arrays, then its scalars.
+        arrays: a dtype per array, or None where the array given decides (such arrays are never None).
+        scalars: a dtype per scalar.
+        variants: the dtypes of the undecided arrays that are worth compiling ahead.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        arrays: Sequence[str | None],
+        scalars: Sequence[str],
+        variants: Sequence[tuple[str, ...]] = ((),),
+    ) -> None:
+        self.function = function
+        self.arrays = tuple(None if dtype is None else np.dtype(dtype).str for dtype in arrays)
+        self.scalars = tuple(np.dtype(dtype) for dtype in scalars)
+        self.variants = variants
+        self._compiled: dict[tuple[str, ...], Any] = {}
+
+    def signature(self, undecided: Sequence[str]) -> Any:
+        """The signature over raw pointers for these dtypes of the undecided arrays."""
+        rest = iter(undecided)
+        pointees = (next(rest) if dtype is None else dtype for dtype in self.arrays)
+        pointers = (cuda.types.CPointer(_numba_type(dtype)) for dtype in pointees)
+        return cuda.types.void(*pointers, *(_numba_type(dtype) for dtype in self.scalars))
+
+    def launch(self, queue: Queue, blocks: int, arrays: Sequence[Array], scalars: Sequence[Any]) -> None:
+        """The kernel is queued on the stream: so many blocks, or fewer that go round the grid.
+
+        Arrays are contiguous; None where the kernel takes none.
+
+        Raises TypeError for an array of another dtype than the kernel's: it would be read as something else.
+        """
+        places, undecided = [], []
+        for known, array in zip(self.arrays, arrays, strict=True):
+            place, dtype = (_NOWHERE, known) if array is None else _place(array)
+            if known is None:
+                undecided.append(dtype)
+            elif dtype != known:
+                raise TypeError(f"{self.function.__name__} takes an array of {known}, got {dtype}")
+            places.append(place)
+        kernel = self._kernel(tuple(undecided))
+        if SIMULATED:
+            values = (dtype.type(value) for dtype, value in zip(self.scalars, scalars, strict=True))
+            kernel[min(blocks, MAX_BLOCKS), THREADS](*places, *values)
+        else:
+            grid = max(min(blocks, MAX_BLOCKS), MIN_BLOCKS)
+            kernel[grid, THREADS, queue.stream](*places, *scalars)
+
+    def _kernel(self, undecided: tuple[str, ...]) -> Any:
+        kernel = self._compiled.get(undecided)
+        if kernel is None:
+            with _lock:
+                if undecided not in self._compiled:
+                    compiler = cuda.jit if SIMULATED else cuda.jit(self.signature(undecided))
+                    self._compiled[undecided] = compiler(self.function)
+                kernel = self._compiled[undecided]
+        return kernel
+
+
+_NOWHERE = None if SIMULATED else 0  # a null pointer
+
+
+def _numba_type(dtype: Any) -> Any:
+    return getattr(cuda.types, np.dtype(dtype).name)
+
+
+def _place(array: Array) -> tuple[Any, str]:
+    """What a kernel takes for an array (its address; itself in the simulator), and its dtype."""
+    if SIMULATED:
+        return array, array.dtype.str.replace("|b1", "|u1")
+    interface = array.__cuda_array_interface__
+    return interface["data"][0], interface["typestr"].replace("|b1", "|u1")
+
+
+class Tables(NamedTuple):
+    """A plan in device memory: its scalars as Python ints, its tables as device arrays."""
+
+    words: list[int]
+    runs: Array
+    pool: Array
+    cumulative: Array
+
+
+_tables: weakref.WeakKeyDictionary[Any, dict[int, Tables]] = weakref.WeakKeyDictionary()
+
+
+def tables_of(plan: Any, device: int) -> Tables:
+    """The tables of a plan on the current device, copied once and kept as long as the plan lives."""
+    with _lock:
+        known = _tables.setdefault(plan, {})
+        if device not in known:
+            runs = plan.special_runs.reshape(-1)
+            copies = [to_device(table) for table in (runs, plan.pool, plan.cumulative)]
+            known[device] = Tables(plan.words.tolist(), *copies)
+        return known[device]
+
+
+def to_device(table: np.ndarray[Any, Any]) -> Array:
+    """A copy of the table on the current device that every stream may read at once; never of size 0."""
+    copy = cuda.to_device(table if table.size else np.zeros(1, table.dtype))
+    if not SIMULATED:
+        cuda.default_stream().synchronize()
+    return copy
+
+
+_flags: dict[int, Iterator[Array]] = {}
+
+
+def new_flag(device: int) -> Array:
+    """A uint32 of the current device's memory that holds 0, (1,).
+
+    It costs no launch: the words of one allocation are cleared together, and each is given out once.
+    """
+    with _lock:
+        flag = next(_flags.get(device, iter(())), None)
+        if flag is None:
+            words = to_device(np.zeros(FLAGS, np.uint32))
+            _flags[device] = (words[i : i + 1] for i in range(FLAGS))
+            flag = next(_flags[device])
+        return flag
+
+
+def is_set(flag: Array, stream: int = 0) -> bool:
+    """Whether the flag has been set by what was queued on the stream before; waits for that."""
+    with on_device(flag, stream) as queue:
+        value = flag.copy_to_host(stream=queue.stream)
+        if queue.stream:
+            queue.stream.synchronize()
+        return bool(value[0])
+
+
+if SIMULATED:
+
+    @device
+    def add(counts, index, value):
+        """counts[index] += value, atomically."""
+        cuda.atomic.add(counts, index, value)
+
+else:
+    from numba.cuda.extending import intrinsic
+
+    @intrinsic
+    def add(typing_context, counts, index, value):
+        """counts[index] += value, atomically; numba.cuda.atomic takes no raw pointers."""
+
+        def generate(context, builder, signature, arguments):
+            pointer, index, value = arguments
+            builder.atomic_rmw("add", builder.gep(pointer, [index]), value, "monotonic")
+            return context.get_dummy_value()
+
+        return cuda.types.void(counts, index, counts.dtype), generate
+
+
+@device
+def larger(a, b):
+    """The larger of two uint64."""
+    return a if a > b else b
+
+
+@device
+def _sum(a, b):
+    return a + b
+
+
+def _reduction(combine):
+    """A device function: `combine` over the values of all threads of a block, the same in each of them.
+
+    cells: a uint64 of shared memory per thread.
+    """
+
+    @device
+    def reduce(value, cells):
+        me = np.uint64(cuda.threadIdx.x)
+        cells[me] = value
+        cuda.syncthreads()
+        half = np.uint64(cuda.blockDim.x) >> ONE
+        while half > ZERO:
+            if me < half:
+                cells[me] = combine(cells[me], cells[me + half])
+            cuda.syncthreads()
+            half = half >> ONE
+        total = cells[ZERO]
+        cuda.syncthreads()  # all have read it before the next reduction writes
+        return total
+
+    return reduce
+
+
+block_sum = _reduction(_sum)
+block_largest = _reduction(larger)

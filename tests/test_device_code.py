@@ -1,0 +1,142 @@
+"""What the compiler makes of the CUDA kernels, for chips of four generations; it takes no GPU.
+
+A process of its own compiles, since the simulator that the other tests may run in has no compiler.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
+FLOATS_OF_THE_CALLER = "apply_decisions"
+
+COMPILE = """
+import json, sys, types
+from numba import cuda
+from numba.cuda import dispatcher
+from fastmask.kernels import cuda as kernels
+
+code = []
+for architecture in sys.argv[1].split(","):
+    cc = divmod(int(architecture.removeprefix("sm_")), 10)
+    # Device functions ask the current device for its capability, and there is none.
+    dispatcher.get_current_device = lambda cc=cc: types.SimpleNamespace(compute_capability=cc)
+    for kernel in kernels.KERNELS:
+        some = kernel.variants if cc == (9, 0) else [kernel.variants[0], kernel.variants[-1]]
+        for variant in dict.fromkeys(some):
+            ptx, _ = cuda.compile_ptx(kernel.function, kernel.signature(variant), cc=cc)
+            code.append([architecture, kernel.function.__name__, list(variant), ptx])
+json.dump(code, open(sys.argv[2], "w"))
+"""
+
+LAUNCH = """
+import json
+from fastmask.kernels import cuda as kernels
+from fastmask.kernels import cuda_launch as launch
+
+class Array:
+    def __init__(self, address, dtype):
+        self.__cuda_array_interface__ = {"data": (address, False), "typestr": dtype}
+
+calls = []
+class Compiled:
+    def __getitem__(self, configuration):
+        return lambda *arguments: calls.append([list(configuration), list(arguments)])
+
+launch.Kernel._kernel = lambda self, undecided: calls.append(list(undecided)) or Compiled()
+arrays = [Array(4096, "<i4"), None, Array(512, "<i8")]
+kernels.TRIM_ROWS.launch(launch.Queue(0, 77), 3, arrays, [5, 6, 7])
+kernels.CLEAR.launch(launch.Queue(0, 0), 1 << 20, [Array(64, "<i8")], [1])
+print(json.dumps(calls))
+"""
+
+Code = dict[tuple[str, str, tuple[str, ...]], str]
+
+
+def run_without_simulator(program: str, *arguments: str) -> str:
+    """What a fresh Python prints that runs the program; the test fails where the program does."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def device_code(tmp_path_factory: pytest.TempPathFactory) -> Code:
+    for wheel in WHEELS:
+        try:
+            importlib.metadata.version(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{wheel} is not installed: pip install 'fastmask-kernels[test]'")
+    path: Path = tmp_path_factory.mktemp("ptx") / "code.json"
+    run_without_simulator(COMPILE, ",".join(ARCHITECTURES), str(path))
+    return {(arch, name, tuple(variant)): ptx for arch, name, variant, ptx in json.loads(path.read_text())}
+
+
+def instructions(ptx: str) -> list[str]:
+    """The lines of the kernel's body and its declarations, less comments, names and directives for tools."""
+    lines = (re.sub(r"//.*|_Z\w+", "", line).strip() for line in ptx.splitlines())
+    return [line for line in lines if line and not line.startswith((".version", ".target", ".address_size"))]
+
+
+def having(pattern: str, code: Code) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
+    """The kernels that hold lines of this pattern, with the first three of them."""
+    found = {
+        which: [line for line in instructions(ptx) if re.search(pattern, line)] for which, ptx in code.items()
+    }
+    return {which: lines[:3] for which, lines in found.items() if lines}
+
+
+def test_every_kernel_is_compiled_for_every_architecture(device_code: Code) -> None:
+    names = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", FLOATS_OF_THE_CALLER}
+    assert {(arch, name) for arch, name, _ in device_code} == {(a, n) for a in ARCHITECTURES for n in names}
+    for (arch, _, _), ptx in device_code.items():
+        assert ptx.count(".entry") == 1
+        assert re.search(rf"^\.target {arch}\b", ptx, re.MULTILINE)
+
+
+def test_no_float_decides(device_code: Code) -> None:
+    pattern = r"\.b?f(16|32|64)|\.tf32|\.e[45]m"
+    floating = having(pattern, device_code)
+    assert {name for _, name, _ in floating} == {FLOATS_OF_THE_CALLER}, floating
+
+
+def test_nothing_lies_in_local_memory(device_code: Code) -> None:
+    assert not having(r"\.local\b", device_code)
+
+
+def test_nothing_is_called_and_nothing_traps(device_code: Code) -> None:
+    assert not having(r"\bcall\b|\btrap\b|\bbrkpt\b|printf|\.extern|\.func\b", device_code)
+
+
+def test_arrays_are_read_as_global_memory(device_code: Code) -> None:
+    """A load or store that names no space would have to find out at run time."""
+    assert not having(r"^(@\S+ )?(ld|st|atom|red)\.(?!global|shared|param|const)", device_code)
+
+
+def test_counts_are_added_without_an_answer(device_code: Code) -> None:
+    assert {name for _, name, _ in having(r"\batom\.", device_code)} <= {"mask_tokens"}
+    assert {name for _, name, _ in having(r"\batom\.|\bred\.", device_code)} == {"mask_tokens"}
+
+
+def test_a_launch_hands_over_addresses_and_warns_of_no_small_grid() -> None:
+    undecided, trim, none, clear = json.loads(run_without_simulator(LAUNCH))
+    assert undecided == ["<i4"]
+    assert trim == [[128, 128, 77], [4096, 0, 512, 5, 6, 7]]
+    assert none == []
+    assert clear == [[8192, 128, 0], [64, 1]]

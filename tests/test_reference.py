@@ -1,0 +1,679 @@
+"""The reference against known answers of Philox, worked examples, and plain Python integers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fastmask.call import Call, Outputs
+from fastmask.kernels import reference
+from fastmask.laws import Bernoulli
+from fastmask.plan import Plan, make_plan
+from fastmask.replace import Replace
+from fastmask.vocab import Vocab
+
+Array = npt.NDArray[Any]
+
+VOCAB = Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
+ROW = [2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 7, 10, 13, 16, 19, 22, 25, 28, 6, 9, 12, 3, 0, 0]
+IGNORED = -100
+POISONS = (0x55, 0xAA)  # bytes that no output keeps
+
+
+class Masked(NamedTuple):
+    """What a batch became: (rows, row_length) arrays, and a count per row."""
+
+    input_ids: Array
+    labels: Array
+    decisions: Array
+    num_masked: Array
+
+
+def same(got: object, want: object) -> None:
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def plan_of(p: float, replace: Replace | None = None, seed: int = 7, vocab: Vocab = VOCAB) -> Plan:
+    return make_plan(vocab, Bernoulli(p), replace or Replace(), seed, IGNORED)
+
+
+def poisoned(size: int, dtype: Any, poison: int) -> Array:
+    return np.full(size * np.dtype(dtype).itemsize, poison, np.uint8).view(dtype)
+
+
+def mask(plan: Plan, ids: Any, id_dtype: Any = np.int64, label_dtype: Any = np.int64, **given: Any) -> Masked:
+    """What 2-D ids (or one row) become in epoch 1; every output was written, and no input was."""
+    ids = np.atleast_2d(ids)
+    flat = ids.reshape(-1).copy()
+    flat.flags.writeable = False
+    call = Call(flat, *ids.shape, **{"epoch": 1, **given})
+    runs = []
+    for poison in POISONS:
+        out = Masked(
+            input_ids=poisoned(ids.size, id_dtype, poison),
+            labels=poisoned(ids.size, label_dtype, poison),
+            decisions=poisoned(ids.size, np.uint8, poison),
+            num_masked=poisoned(len(ids), np.int64, poison),
+        )
+        assert reference.mask_batch(plan, call, Outputs(**out._asdict())) is True
+        cells = {name: getattr(out, name).reshape(ids.shape) for name in ("input_ids", "labels", "decisions")}
+        runs.append(out._replace(**cells))
+    equal(*runs)
+    return runs[0]
+
+
+def equal(got: Masked, want: Masked) -> None:
+    for one, other in zip(got, want, strict=True):
+        same(one, other)
+
+
+def part(out: Masked, row: int, start: int, stop: int) -> Masked:
+    cells = slice(row, row + 1), slice(start, stop)
+    return Masked(
+        out.input_ids[cells], out.labels[cells], out.decisions[cells], out.num_masked[row : row + 1]
+    )
+
+
+def sample_of(*ids: int) -> Array:
+    return np.array(ids, np.uint64)
+
+
+def lengths_of(*lengths: int) -> Array:
+    return np.array(lengths, np.int64)
+
+
+def some_rows(rows: int, row_length: int, seed: int = 0) -> Array:
+    """Ids of the small vocabulary, special ones among them, but no pad id at the ends of a row."""
+    ids = np.random.default_rng(seed).integers(0, VOCAB.size, (rows, row_length))
+    ids[:, [0, -1]] = 2
+    return ids
+
+
+# The same in plain Python integers, one token at a time.
+
+
+def plain_philox(counter: list[int], key: list[int]) -> list[int]:
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p, q = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [q >> 32 ^ c[1] ^ k[0], q % 2**32, p >> 32 ^ c[3] ^ k[1], p % 2**32]
+        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
+    return c
+
+
+def plain_numbers(
+    seed: int, epoch: int, sample: int, position: int, purpose: int = 0
+) -> tuple[int, int, int]:
+    """(word, draw, mixed) of one position."""
+    counter = [position // 4, sample % 2**32, sample // 2**32, epoch * 256 + purpose]
+    block = plain_philox(counter, [seed % 2**32, seed // 2**32])
+    low = [value & 255 for value in block]
+    turned = low[position % 4 :] + low[: position % 4]  # a right rotation by whole bytes
+    extra = sum(byte << 8 * i for i, byte in enumerate(turned))
+    word = block[position % 4]
+    return word, word >> 8, ((word >> 8) * 0x9E3779B1 + extra) % 2**32
+
+
+def plain_mix(z: int) -> int:
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+    return z ^ z >> 31
+
+
+def plain_content_id(tokens: list[int]) -> int:
+    terms = [(t + 1) * plain_mix((j + 1) * 0x9E3779B97F4A7C15 % 2**64) for j, t in enumerate(tokens)]
+    return plain_mix(sum(terms) % 2**64)
+
+
+def plain_widths(weights: list[float]) -> list[int]:
+    total = sum(map(Fraction, weights))
+    exact = [Fraction(w) / total * 2**32 for w in weights]
+    widths = [math.floor(e) for e in exact]
+    order = sorted(range(len(exact)), key=lambda i: (widths[i] - exact[i], i))
+    for i in order[: 2**32 - sum(widths)]:
+        widths[i] += 1
+    return widths
+
+
+def plain_draw_from(pool: dict[int, float | None], exclude: bool, original: int, mixed: int) -> int:
+    """The random token; `pool` maps each id to its weight, or to None in a uniform pool."""
+    x = mixed * 0x9E3779B1 % 2**32
+    ids = sorted(pool)
+    if None in pool.values():
+        if not (exclude and original in pool):
+            return ids[x * len(ids) >> 32]
+        others = [token for token in ids if token != original]
+        return others[x * len(others) >> 32]
+    widths = dict(zip(pool, plain_widths([w for w in pool.values() if w is not None]), strict=True))
+    if exclude and original in widths:
+        x = x * (2**32 - widths.pop(original)) >> 32
+    for token in sorted(widths):
+        if x < widths[token]:
+            return token
+        x -= widths[token]
+    raise AssertionError("x lies past the last width")
+
+
+def plain_row(
+    tokens: list[int],
+    p: float,
+    replace: Replace,
+    pool: dict[int, float | None],
+    epoch: int,
+    sample: int,
+    offset: int = 0,
+) -> tuple[list[int], list[int], list[int]]:
+    """(input_ids, labels, decisions) of one unpadded row under seed 7."""
+    selects, masks = math.floor(p * 2**24 + 0.5), math.floor(replace.mask * 2**24 + 0.5)
+    randoms = min(2**24, math.floor((replace.mask + replace.random) * 2**24 + 0.5))
+    t_mask, t_random = ((selects * share + 2**23) >> 24 for share in (masks, randoms))
+    cells = []
+    for j, token in enumerate(tokens):
+        _, draw, mixed = plain_numbers(7, epoch, sample, j + offset)
+        if token in VOCAB.special_token_ids or draw >= selects:
+            cells.append((token, IGNORED, 0))
+        elif draw < t_mask:
+            cells.append((VOCAB.mask_token_id, token, 1))
+        elif draw < t_random:
+            cells.append((plain_draw_from(pool, replace.exclude_original, token, mixed), token, 2))
+        else:
+            cells.append((token, token, 3))
+    ids, labels, decisions = (list(column) for column in zip(*cells, strict=True))
+    return ids, labels, decisions
+
+
+# The stream.
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_known_answers_of_random123(counter: str, key: str, answer: str) -> None:
+    c, k, want = ([int(value, 16) for value in text.split()] for text in (counter, key, answer))
+    arrays = tuple(np.array([value], np.uint64) for value in c)
+    same(reference.philox(arrays, k)[:, 0], np.array(want, np.uint32))
+    block = reference.words(k[0] + (k[1] << 32), c[3] >> 8, c[1] + (c[2] << 32), c[0] * 4, c[3] & 255)
+    same(block, np.array(want, np.uint32))
+    assert plain_philox(c, k) == want
+
+
+@pytest.mark.parametrize(
+    ("seed", "epoch", "sample", "position", "purpose", "word", "draw", "mixed", "pick"),
+    [
+        (0, 0, 0, 0, 0, 0x6627E8D5, 6694888, 0x2AA2CD3D, 4),
+        (0, 0, 0, 5, 0, 0x5CB200DB, 6074880, 0xF2A0FDDB, 13),
+        (1, 2, 3, 4, 0, 0x36EC1DE0, 3599389, 0x24D21AED, 20),
+        (2**64 - 1, 2**24 - 1, 2**64 - 1, 7, 0, 0xC2996E2A, 12753262, 0x5DEB3B38, 10),
+        (7, 0, 4294967296, 17179869183, 0, 0xAF884529, 11503685, 0xE7C70DDE, 8),
+        (7, 1, 9, 0, 1, 0x9CFCBED0, 10288318, 0x87752E2E, 8),
+        (7, 1, 9, 6, 2, 0xAA97FDB1, 11180029, 0xFE8C049E, 17),
+    ],
+)
+def test_the_stream_gives_the_worked_examples(
+    seed: int,
+    epoch: int,
+    sample: int,
+    position: int,
+    purpose: int,
+    word: int,
+    draw: int,
+    mixed: int,
+    pick: int,
+) -> None:
+    places = np.array([position])
+    block = reference.words(seed, epoch, sample, places, purpose)
+    same(reference.word(block, places), np.array([word], np.uint32))
+    same(reference.draw(block, places), np.array([draw], np.uint32))
+    same(reference.mixed(block, places), np.array([mixed], np.uint32))
+    same(reference.pick(reference.mixed(block, places), 25), np.array([pick]))
+    assert plain_numbers(seed, epoch, sample, position, purpose) == (word, draw, mixed)
+
+
+def test_the_stream_of_arrays_is_that_of_their_elements() -> None:
+    samples = sample_of(0, 9, 2**32 - 1, 2**32, 2**64 - 1)[:, None]
+    places = np.array([0, 1, 2, 3, 4, 1023, 2**32 - 1, 2**34 - 1])
+    block = reference.words(2**63 + 5, 3, samples, places, 0)
+    assert block.shape == (4, 5, 8)
+    spread = np.broadcast_to(places, (5, 8))
+    want = [[plain_numbers(2**63 + 5, 3, s, j) for j in places.tolist()] for s in samples[:, 0].tolist()]
+    want_words, want_draws, want_mixed = np.moveaxis(np.array(want, np.uint32), 2, 0)
+    same(reference.word(block, spread), want_words)
+    same(reference.draw(block, spread), want_draws)
+    same(reference.mixed(block, spread), want_mixed)
+
+
+def test_the_extras_of_a_block_are_one_number_rotated_by_bytes() -> None:
+    block = np.array([[0x11], [0x22], [0x33], [0x44]], np.uint32).repeat(4, axis=1) + np.uint32(0xABCDEF00)
+    want = np.array([0x44332211, 0x11443322, 0x22114433, 0x33221144], np.uint32)
+    same(reference.extra(block, np.arange(4)), want)
+
+
+# Where the real tokens lie, and what identifies them.
+
+
+@pytest.mark.parametrize(
+    ("tokens", "want"), [([2, 7, 8, 3], 0x0D27D47B53A85802), ([0], 0x48218226FF3CD4BF), ([], 0)]
+)
+def test_content_ids_are_the_worked_examples(tokens: list[int], want: int) -> None:
+    ids = np.array([[0, *tokens, 0, 0]])
+    same(reference.content_ids(ids, lengths_of(1), lengths_of(len(tokens))), sample_of(want))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_a_content_id_is_that_of_the_real_tokens_alone_in_any_dtype(dtype: Any) -> None:
+    largest = min(2**31 - 1, np.iinfo(dtype).max)
+    ids = np.random.default_rng(1).integers(0, largest, (6, 40), endpoint=True).astype(dtype)
+    starts, lengths = lengths_of(0, 3, 39, 20, 7, 0), lengths_of(40, 36, 1, 0, 30, 0)
+    rows = [ids[r, s : s + n].tolist() for r, (s, n) in enumerate(zip(starts, lengths, strict=True))]
+    same(reference.content_ids(ids, starts, lengths), sample_of(*map(plain_content_id, rows)))
+
+
+def test_rows_without_columns_have_the_empty_content_id() -> None:
+    ids = np.empty((2, 0), np.int64)
+    same(reference.content_ids(ids, lengths_of(0, 0), lengths_of(0, 0)), sample_of(0, 0))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+def test_the_runs_of_the_pad_id_at_both_ends_are_trimmed(dtype: Any) -> None:
+    ids = np.array([[9, 5, 9, 9], [9, 9, 9, 9], [5, 9, 9, 5], [9, 5, 9, 5], [5, 5, 5, 5]], dtype)
+    starts, lengths = reference.trim_padding(ids, 9)
+    same(starts, lengths_of(1, 0, 0, 1, 0))
+    same(lengths, lengths_of(1, 0, 4, 3, 4))
+
+
+@pytest.mark.parametrize("pad_id", [None, 100_000])
+def test_rows_without_the_pad_id_are_real_as_a_whole(pad_id: int | None) -> None:
+    starts, lengths = reference.trim_padding(np.array([[0, 5, 0], [0, 0, 0]], np.uint16), pad_id)
+    same(starts, lengths_of(0, 0))
+    same(lengths, lengths_of(3, 3))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (3, 0)])
+def test_empty_batches_have_empty_runs(shape: tuple[int, int]) -> None:
+    nothing = np.zeros(shape[0], np.int64)
+    for starts, lengths in (
+        reference.trim_padding(np.empty(shape, np.int64), 0),
+        reference.real_runs(np.empty(shape, np.int64))[:2],
+    ):
+        same(starts, nothing)
+        same(lengths, nothing)
+    assert reference.real_runs(np.empty(shape, np.bool_))[2] == -1
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.int8, np.uint16, np.int64, np.uint64, np.float16, np.float64, ">i4"]
+)
+def test_an_attention_mask_of_runs_gives_the_runs(dtype: Any) -> None:
+    mask = np.array(
+        [[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype
+    )
+    starts, lengths, bad = reference.real_runs(mask)
+    same(starts, lengths_of(0, 2, 1, 0, 0, 3))
+    same(lengths, lengths_of(2, 2, 2, 0, 4, 1))
+    assert bad == -1
+
+
+@pytest.mark.parametrize(
+    ("mask", "want"),
+    [
+        ([[0, 1, 1, 0], [1, 0, 1, 1]], 6),
+        ([[1, 0, 0, 1], [2, 1, 1, 1]], 3),
+        ([[1, 1, 2, 1], [1, 0, 1, 0]], 2),
+        ([[0, 0, 0, 0], [0, 0, -1, 0]], 6),
+        ([[1.0, 1.0, float("nan"), 0.0]], 2),
+        ([[1.0, 1.0, 0.0, 0.5]], 3),
+        ([[1.0, 0.0, 0.0, float("inf")]], 3),
+        ([[256, 0, 0, 0]], 0),
+    ],
+)
+def test_the_first_offending_cell_of_an_attention_mask_is_named(mask: list[list[float]], want: int) -> None:
+    assert reference.real_runs(np.array(mask))[2] == want
+
+
+# Token-level Bernoulli.
+
+
+@pytest.mark.parametrize("extent", [{"lengths": lengths_of(22)}, {}])
+def test_the_row_of_bernoulli_is_the_worked_example(extent: dict[str, Array]) -> None:
+    out = mask(plan_of(0.3), ROW, sample_ids=sample_of(9), **extent)
+    decisions = [0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 3, 0, 1, 0, 0, 0, 0, 0]
+    ids = [2, 5, 8, 11, 4, 17, 20, 23, 4, 29, 4, 10, 4, 4, 19, 22, 25, 28, 4, 9, 12, 3, 0, 0]
+    same(out.decisions, np.array([decisions], np.uint8))
+    same(out.input_ids, np.array([ids]))
+    same(out.labels, np.array([[t if d else IGNORED for t, d in zip(ROW, decisions, strict=True)]]))
+    same(out.num_masked, np.array([7]))
+
+
+POOLS: dict[str, tuple[Replace, dict[int, float | None]]] = {
+    "all but special": (Replace(0.3, 0.6), dict.fromkeys(range(5, 30))),
+    "vocab": (Replace(0.3, 0.6, pool="vocab"), dict.fromkeys(range(30))),
+    "a range": (Replace(0.0, 1.0, pool=range(20, 4, -3)), dict.fromkeys(range(20, 4, -3))),
+    "one id": (Replace(0.1, 0.9, pool=[11]), dict.fromkeys([11])),
+    "a list": (Replace(0.0, 0.9, pool=[29, 5, 17]), dict.fromkeys([29, 5, 17])),
+    "weights": (Replace(0.1, 0.8, weights=range(30)), {i: i * (i > 4) for i in range(30)}),
+    "equal weights": (Replace(0.1, 0.8, pool=[9, 8, 7], weights=[1, 1, 1]), {9: 1, 8: 1, 7: 1}),
+    "zero weights": (
+        Replace(0.0, 1.0, pool=[20, 9, 4, 5], weights=[0.1, 0, 1e-3, 0]),
+        {20: 0.1, 9: 0, 4: 1e-3, 5: 0},
+    ),
+    "a steep list": (Replace(0.0, 1.0, pool=[28, 6, 13], weights=[1e9, 1, 3e8]), {28: 1e9, 6: 1, 13: 3e8}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "exclude"),
+    [case for case in product(POOLS, (False, True)) if case != ("one id", True)],  # refused by the plan
+)
+def test_every_pool_gives_what_plain_integers_give(name: str, exclude: bool) -> None:
+    replace, pool = POOLS[name]
+    replace = Replace(
+        replace.mask, replace.random, pool=replace.pool, weights=replace.weights, exclude_original=exclude
+    )
+    ids = some_rows(12, 61)
+    samples = sample_of(*range(10), 2**32, 2**64 - 1)
+    out = mask(plan_of(0.8, replace), ids, sample_ids=samples, epoch=2**24 - 1)
+    rows = [
+        plain_row(tokens, 0.8, replace, pool, 2**24 - 1, sample)
+        for tokens, sample in zip(ids.tolist(), samples.tolist(), strict=True)
+    ]
+    same(out.input_ids, np.array([row[0] for row in rows]))
+    same(out.labels, np.array([row[1] for row in rows]))
+    same(out.decisions, np.array([row[2] for row in rows], np.uint8))
+    same(out.num_masked, np.count_nonzero(out.decisions, axis=1))
+    if exclude:
+        assert not ((out.decisions == 2) & (out.input_ids == ids)).any()
+    drawn = set(out.input_ids[out.decisions == 2].tolist())
+    assert drawn <= {token for token, weight in pool.items() if weight != 0}
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 2.0, 5.0]])
+def test_an_original_outside_the_pool_excludes_nothing(weights: list[float] | None) -> None:
+    ids = np.full((4, 50), 10)
+    free, strict = (
+        plan_of(1.0, Replace(0.0, 1.0, pool=[6, 21, 8], weights=weights, exclude_original=exclude))
+        for exclude in (False, True)
+    )
+    equal(mask(strict, ids), mask(free, ids))
+
+
+def test_a_sample_without_an_id_has_that_of_its_content() -> None:
+    ids = some_rows(5, 33)
+    samples = sample_of(*map(plain_content_id, ids.tolist()))
+    equal(mask(plan_of(0.3), ids), mask(plan_of(0.3), ids, sample_ids=samples))
+
+
+def test_selections_are_nested_in_p() -> None:
+    ids = some_rows(8, 64)
+    previous: Array = np.zeros(ids.shape, np.bool_)
+    for p in (0.0, 1e-6, 0.05, 0.15, 0.3, 0.5, 0.95, 1.0):
+        selected = mask(plan_of(p), ids).decisions != 0
+        same(previous & selected, previous)
+        previous = selected
+
+
+def test_p_of_zero_changes_nothing() -> None:
+    ids = some_rows(4, 50)
+    out = mask(plan_of(0.0), ids)
+    same(out.input_ids, ids)
+    same(out.labels, np.full(ids.shape, IGNORED))
+    same(out.decisions, np.zeros(ids.shape, np.uint8))
+    same(out.num_masked, np.zeros(4, np.int64))
+
+
+def test_p_of_one_selects_every_candidate() -> None:
+    ids = some_rows(4, 50)
+    out = mask(plan_of(1.0), ids)
+    candidates = ids > 4
+    same(out.decisions != 0, candidates)
+    same(out.labels, np.where(candidates, ids, IGNORED))
+
+
+@pytest.mark.parametrize(
+    ("replace", "decision"), [(Replace(1.0, 0.0), 1), (Replace(0.0, 1.0), 2), (Replace(0.0, 0.0), 3)]
+)
+def test_a_share_of_one_decides_every_selected_token(replace: Replace, decision: int) -> None:
+    ids = some_rows(4, 50)
+    out = mask(plan_of(1.0, replace), ids)
+    same(out.decisions, np.where(ids > 4, np.uint8(decision), np.uint8(0)))
+
+
+def test_an_empty_pool_is_never_asked() -> None:
+    out = mask(plan_of(0.5, Replace(0.5, 0.0, pool=[], exclude_original=True)), some_rows(3, 40))
+    assert set(np.unique(out.decisions).tolist()) == {0, 1, 3}
+
+
+def test_special_ids_and_barred_cells_are_never_touched() -> None:
+    ids = some_rows(6, 40)
+    barred = np.random.default_rng(2).integers(0, 3, ids.shape).astype(np.uint8) * np.uint8(127)
+    out = mask(plan_of(1.0), ids, special_tokens_mask=barred.reshape(-1))
+    same(out.decisions != 0, (ids > 4) & (barred == 0))
+    same(out.input_ids[barred != 0], ids[barred != 0])
+
+
+def test_thresholds_of_rows_replace_the_plans() -> None:
+    ids = some_rows(5, 50)
+    rates = [0.0, 0.15, 0.5, 1.0, 0.300001]
+    thresholds = np.array([math.floor(p * 2**24 + 0.5) for p in rates], np.uint32)
+    replace = Replace(0.3, 0.3)
+    out = mask(plan_of(0.77, replace), ids, thresholds=thresholds)
+    for row, p in enumerate(rates):
+        equal(part(out, row, 0, 50), mask(plan_of(p, replace), ids[row]))
+
+
+@pytest.mark.parametrize(
+    ("replace", "decision"), [(Replace(1, 0), 1), (Replace(0, 1), 2), (Replace(0, 0), 3)]
+)
+def test_a_draw_at_a_threshold_is_not_below_it(replace: Replace, decision: int) -> None:
+    draws = np.array([plain_numbers(7, 1, sample, 0)[1] for sample in range(8)], np.uint32)
+    ids, samples = np.full((8, 1), 9), sample_of(*range(8))
+    for above in (0, 1):
+        out = mask(plan_of(0.5, replace), ids, sample_ids=samples, thresholds=draws + np.uint32(above))
+        same(out.decisions, np.full((8, 1), decision * above, np.uint8))
+
+
+@pytest.mark.parametrize("select", [0, 1, 2, 3, 5, 2516582, 2**24 - 1, 2**24])
+def test_shares_are_nested_in_a_select_threshold_by_rounding(select: int) -> None:
+    replace = Replace(0.5, 0.25)
+    want = [
+        math.floor(Fraction(select) * share + Fraction(1, 2)) for share in (Fraction(1, 2), Fraction(3, 4), 1)
+    ]
+    call = Call(np.empty(0, np.int64), 1, 0, 0, thresholds=np.array([select], np.uint32))
+    for cuts in (
+        reference.thresholds(plan_of(0.5, replace), call),
+        reference.thresholds(plan_of(select / 2**24, replace), Call(np.empty(0, np.int64), 1, 0, 0)),
+    ):
+        same(np.concatenate(cuts), np.array(want, np.uint64))
+
+
+def test_equal_weights_cut_the_numbers_where_a_uniform_pool_of_four_does() -> None:
+    x = [edge + side for edge in (2**30, 2**31, 3 * 2**30) for side in (-1, 0)]
+    mixed = np.array([value * pow(0x9E3779B1, -1, 2**32) % 2**32 for value in x], np.uint32)
+    for weights in (None, [1, 1, 1, 1]):
+        plan = plan_of(0.5, Replace(0, 1, pool=range(5, 9), weights=weights))
+        same(reference.drawn_tokens(plan, np.full(6, 29), mixed), np.array([5, 6, 6, 7, 7, 8]))
+
+
+# Invariances.
+
+
+def test_a_sample_has_the_same_fates_alone_and_in_any_batch() -> None:
+    ids = some_rows(7, 40)
+    samples = sample_of(*range(100, 107))
+    plan = plan_of(0.4)
+    batch = mask(plan, ids, sample_ids=samples)
+    order = [4, 0, 6]
+    other = mask(plan, ids[order], sample_ids=samples[order])
+    for place, row in enumerate(order):
+        alone = mask(plan, ids[row], sample_ids=samples[row : row + 1])
+        equal(part(batch, row, 0, 40), alone)
+        equal(part(other, place, 0, 40), alone)
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (1, 0), (3, 0), (0, 9), (5, 2)])
+@pytest.mark.parametrize("named", [False, True])
+def test_padding_influences_nothing(left: int, right: int, named: bool) -> None:
+    ids = some_rows(3, 40)
+    given = {"sample_ids": sample_of(1, 2, 3)} if named else {}
+    want = mask(plan_of(0.4), ids, **given)
+    padded = np.pad(ids, ((0, 0), (left, right)))
+    extents = {"starts": lengths_of(left, left, left), "lengths": lengths_of(40, 40, 40)}
+    for out in (mask(plan_of(0.4), padded, **given), mask(plan_of(0.4), padded, **given, **extents)):
+        for row in range(3):
+            equal(part(out, row, left, left + 40), part(want, row, 0, 40))
+        outside = np.pad(np.zeros(ids.shape, np.bool_), ((0, 0), (left, right)), constant_values=True)
+        same(out.input_ids[outside], padded[outside])
+        same(out.labels[outside], np.full(outside.sum(), IGNORED))
+        same(out.decisions[outside], np.zeros(outside.sum(), np.uint8))
+
+
+def test_ids_beyond_the_given_length_come_back_as_they_were() -> None:
+    ids = np.full((2, 20), 9)
+    out = mask(plan_of(1.0, Replace(1.0, 0.0)), ids, lengths=lengths_of(7, 0))
+    same(out.input_ids, np.where(np.arange(20) < np.array([[7], [0]]), 4, 9))
+    same(out.num_masked, np.array([7, 0]))
+
+
+def test_without_a_pad_id_the_whole_row_is_real() -> None:
+    vocab = Vocab(size=30, mask_token_id=4)
+    out = mask(plan_of(1.0, Replace(1.0, 0.0), vocab=vocab), np.zeros((2, 5), np.int64))
+    same(out.input_ids, np.full((2, 5), 4))
+
+
+@pytest.mark.parametrize("cuts", [[0, 13, 40], [0, 1, 2, 4, 8, 40], [0, 20, 20, 40]])
+def test_chunks_with_offsets_keep_the_fates_of_the_document(cuts: list[int]) -> None:
+    ids = some_rows(1, 40)
+    plan = plan_of(0.5)
+    whole = mask(plan, ids, sample_ids=sample_of(5), offsets=sample_of(1000))
+    for start, stop in pairwise(cuts):
+        piece = {
+            "sample_ids": sample_of(5),
+            "offsets": sample_of(1000 + start),
+            "lengths": lengths_of(stop - start),
+        }
+        chunk = mask(plan, ids[:, start:stop], **piece)
+        for name in ("input_ids", "labels", "decisions"):
+            same(getattr(chunk, name), getattr(whole, name)[:, start:stop])
+
+
+def test_offsets_reach_the_last_position_and_leave_the_content_id_alone() -> None:
+    ids = some_rows(2, 24)
+    offsets = sample_of(3, 2**34 - 24)
+    out = mask(plan_of(0.5), ids, offsets=offsets)
+    pool: dict[int, float | None] = dict.fromkeys(range(5, 30))
+    for row, (tokens, offset) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
+        want = plain_row(tokens, 0.5, Replace(), pool, 1, plain_content_id(tokens), offset)
+        same(out.decisions[row], np.array(want[2], np.uint8))
+        same(out.input_ids[row], np.array(want[0]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("id_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("label_dtype", [np.int32, np.int64])
+def test_dtypes_decide_nothing(dtype: Any, id_dtype: Any, label_dtype: Any) -> None:
+    ids = some_rows(3, 40)
+    want = mask(plan_of(0.4), ids)
+    out = mask(plan_of(0.4), ids.astype(dtype), id_dtype, label_dtype)
+    same(out.input_ids, want.input_ids.astype(id_dtype))
+    same(out.labels, want.labels.astype(label_dtype))
+    same(out.decisions, want.decisions)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ids_may_be_masked_in_place_without_decisions_or_counts(dtype: Any) -> None:
+    ids = some_rows(3, 40).astype(dtype)
+    want = mask(plan_of(0.4), ids, dtype)
+    flat = ids.reshape(-1)
+    out = Outputs(input_ids=flat, labels=np.empty(flat.size, np.int64))
+    assert reference.mask_batch(plan_of(0.4), Call(flat, 3, 40, epoch=1), out) is True
+    same(flat.reshape(3, 40), want.input_ids)
+    same(out.labels.reshape(3, 40), want.labels)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 7), (3, 0)])
+@pytest.mark.parametrize("weights", [None, range(30)])
+def test_empty_batches_come_back_empty(shape: tuple[int, int], weights: range | None) -> None:
+    out = mask(plan_of(0.5, Replace(weights=weights)), np.empty(shape, np.int64))
+    same(out.input_ids, np.empty(shape, np.int64))
+    same(out.num_masked, np.zeros(shape[0], np.int64))
+
+
+def test_rows_without_candidates_come_back_as_they_were() -> None:
+    ids = np.array([[0, 0, 0], [1, 2, 3], [4, 4, 4]])
+    out = mask(plan_of(1.0), ids)
+    same(out.input_ids, ids)
+    same(out.labels, np.full((3, 3), IGNORED))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bad"),
+    [
+        (dtype, bad)
+        for dtype in (np.uint16, np.int32, np.int64)
+        for bad in (-1, 30, 65535, -(2**31), 2**31 - 1, 2**32 + 9, 2**63 - 1)
+        if np.iinfo(dtype).min <= bad <= np.iinfo(dtype).max
+    ],
+)
+@pytest.mark.parametrize("cell", [0, 17, 39])
+def test_an_id_outside_the_vocabulary_is_told_even_on_padding(dtype: Any, bad: int, cell: int) -> None:
+    ids = np.full(40, 9, dtype)
+    ids[cell] = bad
+    out = Outputs(np.empty(40, np.int64), np.empty(40, np.int64))
+    assert (
+        reference.mask_batch(plan_of(0.5), Call(ids, 2, 20, epoch=0, lengths=lengths_of(5, 5)), out) is False
+    )
+
+
+def test_the_largest_id_is_inside_the_vocabulary() -> None:
+    same(mask(plan_of(0.0), [[29, 5]]).input_ids, np.array([[29, 5]]))
+
+
+# Supplied decisions.
+
+
+def supplied(
+    ids: Array, positions: Array, probs: Array, tokens: Array, borders: Any = (0.8, 0.9)
+) -> tuple[Array, Array]:
+    masked_ids, labels = poisoned(ids.size, np.int64, 0x55), poisoned(ids.size, np.int64, 0x55)
+    reference.apply_supplied(ids, positions, probs, tokens, 103, borders, masked_ids, labels)
+    return masked_ids, labels
+
+
+def test_supplied_decisions_give_the_worked_example() -> None:
+    ids = np.array([101, 2023, 2003, 1037, 6251, 2005, 9543, 4083, 1012, 102])
+    positions = np.isin(np.arange(10), [4, 6])
+    probs, tokens = np.zeros(10), np.zeros(10, np.int64)
+    probs[[4, 6]] = 0.35, 0.87
+    tokens[6] = 7592
+    masked_ids, labels = supplied(ids, positions, probs, tokens)
+    same(masked_ids, np.array([101, 2023, 2003, 1037, 103, 2005, 7592, 4083, 1012, 102]))
+    same(labels, np.array([-100, -100, -100, -100, 6251, -100, 9543, -100, -100, -100]))
+
+
+def test_a_probability_at_a_border_belongs_to_the_next_interval() -> None:
+    probs = np.array([np.nextafter(0.8, 0), 0.8, np.nextafter(0.9, 0), 0.9, 1.0])
+    ids, tokens = np.arange(5), np.arange(50, 55)
+    masked_ids, labels = supplied(ids, np.ones(5, np.bool_), probs, tokens)
+    same(masked_ids, np.array([103, 51, 52, 3, 4]))
+    same(labels, ids)
+
+
+@pytest.mark.parametrize(
+    ("borders", "want"),
+    [((0.0, 0.0), [0, 1]), ((0.0, 1.0), [50, 1]), ((0.5, 0.5), [103, 1]), ((1.0, 1.0), [103, 1])],
+)
+def test_borders_may_meet_each_other_and_the_ends(borders: tuple[float, float], want: list[int]) -> None:
+    masked_ids, _ = supplied(
+        np.arange(2), np.ones(2, np.bool_), np.array([0.0, 1.0]), np.array([50, 51]), borders
+    )
+    same(masked_ids, np.array(want))
