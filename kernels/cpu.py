@@ -180,12 +180,15 @@ def mask_batch(plan, call, out, ranges=1):
     )
 
 
-def real_runs(attention_mask, row_length, starts, lengths):
-    """starts, lengths: the run of ones of each row. The flat index of the first cell in no such run, or -1.
+def real_runs(attention_mask):
+    """starts and lengths (int64) of each row's run of ones, and the flat index of the first cell in no such run, or -1.
 
-    attention_mask: flat, of an unsigned dtype.
+    attention_mask: 2-D, contiguous, of an unsigned dtype.
     """
-    return compiled_real_runs(attention_mask.dtype.name)(attention_mask, row_length, starts, lengths)
+    rows, row_length = attention_mask.shape
+    starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    kernel = compiled_real_runs(attention_mask.dtype.name)
+    return starts, lengths, kernel(attention_mask.reshape(-1), row_length, starts, lengths)
 
 
 def apply_supplied(

@@ -1,0 +1,50 @@
+"""Kinds of arrays: which framework an array comes from and where it lives, found by type and never by importing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def kind_of(x: Any) -> str:
+    """The kind of an array: "numpy" (with lists and scalars), "torch" in host memory, or "cuda" for device memory."""
+    if type(x) is np.ndarray:
+        return "numpy"
+    if is_torch(x):
+        device = x.device.type
+        if device not in ("cpu", "cuda"):
+            raise TypeError(f"input_ids is a torch tensor on {device!r}: only cpu and cuda tensors can be masked")
+        return "torch" if device == "cpu" else "cuda"
+    if hasattr(x, "__cuda_array_interface__") or _is_simulated(x):
+        return "cuda"
+    return "numpy"
+
+
+def is_torch(x: Any) -> bool:
+    """True for a torch tensor."""
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(x).__mro__)
+
+
+def _is_simulated(x: Any) -> bool:
+    """True for an array of Numba's CUDA simulator."""
+    return type(x).__name__ == "FakeCUDAArray" and type(x).__module__.startswith("numba.cuda")
+
+
+def describe(x: Any) -> str:
+    """The type of an array in words, for messages."""
+    return f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
+
+
+def to_host(name: str, x: Any) -> npt.NDArray[Any]:
+    """x as a NumPy array, sharing its memory where it has some in the host; TypeError for arrays in device memory."""
+    if type(x) is np.ndarray:
+        return x
+    if is_torch(x):
+        if x.device.type != "cpu":
+            raise TypeError(f"{name} is on {x.device} while input_ids is in host memory: arrays must live together")
+        return np.asarray(x.detach().numpy())
+    if hasattr(x, "__cuda_array_interface__"):
+        raise TypeError(f"{name} is in device memory while input_ids is in host memory: arrays must live together")
+    return np.asarray(x)

@@ -1,0 +1,211 @@
+"""Masker: an objective that is called on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastmask import validate
+from fastmask.arrays import kind_of
+from fastmask.batch import MaskedBatch
+from fastmask.call import Call, Outputs
+from fastmask.dispatch import choose, explain, host_kernels
+from fastmask.laws import Bernoulli
+from fastmask.outputs import OUT_DTYPES, HostTarget, checked_returns, parts_of
+from fastmask.plan import Plan, make_plan
+from fastmask.replace import Replace
+from fastmask.threads import parallel_region, plan_ranges
+from fastmask.vocab import Vocab, integer
+
+
+@dataclass(frozen=True)
+class Masker:
+    """The fate of a token is a pure function of (seed, epoch, sample id, position) and of this objective.
+
+    Batch, row, padding, worker, rank, threads and backend do not enter. A masker is immutable, comparable, hashable and
+    picklable; calls are thread-safe and leave every global state alone.
+
+    Args:
+        vocab: the ids that exist and the special ones.
+        select: the law by which candidates become targets.
+        replace: what a target becomes.
+        seed: 0 <= seed < 2^64.
+        ignore_index: the label of what is not a target.
+        id_dtype: int32 or int64 for the corrupted ids; None: the input's dtype where it is one of these, else int64.
+        label_dtype: int64 or int32.
+
+    Raises:
+        TypeError: an argument of the wrong type.
+        ValueError: a seed out of range, a dtype that is not offered, parts that do not fit each other.
+        OverflowError: a dtype that cannot hold the vocabulary or ignore_index.
+
+    >>> vocab = Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
+    >>> masker = Masker(vocab, Bernoulli(0.3), seed=7)
+    >>> batch = masker(np.array([[2, 7, 8, 9, 10, 11, 3, 0]]), epoch=0, sample_ids=[5])
+    >>> batch.input_ids.tolist(), batch.labels.tolist()
+    ([[2, 7, 8, 9, 4, 11, 3, 0]], [[-100, -100, -100, -100, 10, -100, -100, -100]])
+    """
+
+    vocab: Vocab
+    select: Bernoulli
+    replace: Replace = field(default_factory=Replace)
+    seed: int = 0
+    ignore_index: int = -100
+    id_dtype: Any = None
+    label_dtype: Any = np.int64
+
+    def __post_init__(self) -> None:
+        for name, kind in (("vocab", Vocab), ("select", Bernoulli), ("replace", Replace)):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        seed = integer("seed", self.seed)
+        if not 0 <= seed < 1 << 64:
+            raise ValueError(f"seed must be in [0, 2^64), got {seed}")
+        ignore_index = integer("ignore_index", self.ignore_index)
+        id_dtype = None if self.id_dtype is None else _offered("id_dtype", self.id_dtype, self.vocab.size - 1)
+        label_dtype = _offered("label_dtype", self.label_dtype, ignore_index)
+        for name, value in (
+            ("seed", seed),
+            ("ignore_index", ignore_index),
+            ("id_dtype", id_dtype),
+            ("label_dtype", label_dtype),
+            ("_plan", make_plan(self.vocab, self.select, self.replace, seed, ignore_index)),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return Masker, (
+            self.vocab,
+            self.select,
+            self.replace,
+            self.seed,
+            self.ignore_index,
+            self.id_dtype,
+            self.label_dtype,
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """The integers that the kernels read."""
+        plan: Plan = self._plan  # type: ignore[attr-defined]
+        return plan
+
+    def __call__(
+        self,
+        input_ids: Any,
+        *,
+        epoch: int,
+        sample_ids: Any = None,
+        attention_mask: Any = None,
+        special_tokens_mask: Any = None,
+        lengths: Any = None,
+        rates: Any = None,
+        position_offset: Any = 0,
+        out: Any = None,
+        backend: str | None = None,
+        returns: str | Iterable[str] = (),
+    ) -> MaskedBatch:
+        """The batch with targets replaced, and the labels: arrays of the kind, shape and memory that came in.
+
+        Args:
+            input_ids: (rows, columns), or (columns,) for one sample; int64, int32, uint16 (and int16, uint32) in
+                [0, size), in any layout, read-only or not. Never written unless passed as `out`.
+            epoch: 0 <= epoch < 2^24. Required, since a forgotten epoch would freeze the masks.
+            sample_ids: one integer in [0, 2^64) per row, or an int, the id of the first row, from which the others count
+                up. None: computed from the row's real tokens, so that equal samples get equal masks within an epoch.
+            attention_mask: the shape of input_ids, 1 for real tokens, one run of ones per row (bool, integers, or floats
+                of 0 and 1). Reading it costs memory traffic; `lengths` does not.
+            lengths: one integer in [0, columns] per row: real tokens, from column 0. With neither of them a row is real
+                less its leading and trailing runs of the pad id.
+            special_tokens_mask: the shape of input_ids; where it is not 0 the token is never touched.
+            rates: one select probability per row, in place of the law's.
+            position_offset: an integer >= 0, or one per row, added to positions: a document cut into chunks keeps its
+                masks, given one sample id for all of them.
+            out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is out
+                of range, what it holds after the error is unspecified.
+            backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
+            returns: any of "decisions", "num_masked".
+
+        Raises:
+            TypeError: an argument of the wrong type or dtype, a backend that cannot reach the array.
+            ValueError: a value out of range or a shape that does not fit; the message names argument, value and place.
+            OverflowError: 16-bit ids with a vocabulary that 16 bits cannot hold.
+        """
+        chosen = choose(input_ids, backend)
+        names = checked_returns(returns) if returns else frozenset()
+        arguments = {
+            "epoch": epoch,
+            "sample_ids": sample_ids,
+            "attention_mask": attention_mask,
+            "special_tokens_mask": special_tokens_mask,
+            "lengths": lengths,
+            "rates": rates,
+            "position_offset": position_offset,
+        }
+        if chosen == "cuda":
+            from fastmask import device
+
+            return device.mask(self, input_ids, arguments, out, names)
+        return self._mask_on_host(chosen, input_ids, arguments, out, names)
+
+    def _mask_on_host(
+        self, backend: str, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]
+    ) -> MaskedBatch:
+        plan = self.plan
+        ids = validate.checked_ids(input_ids)
+        kernels = host_kernels(backend)
+        call = validate.host_call(plan, ids, real_runs=kernels.real_runs, **arguments)
+        target = HostTarget(call, ids, out, self.id_dtype, self.label_dtype, names)
+        if call.in_place and not validate.ids_in_range(ids, plan):
+            raise validate.id_error(ids, plan.size)
+        if ids.size and not run_on_host(kernels, plan, call, target.outputs):
+            raise validate.id_error(ids, plan.size)
+        done = target.finish()
+        return _as_given(input_ids, out, done, backend)
+
+    def explain_backend(self, input_ids: Any, backend: str | None = None) -> str:
+        """Which backend a call on this array runs on, serial or parallel, and why.
+
+        >>> Masker(Vocab(30, 4), Bernoulli(0.15)).explain_backend(np.zeros((1, 8), int))
+        'cpu: input_ids is a numpy.ndarray; serial: fewer than 524288 cells'
+        """
+        return explain(input_ids, backend, int(np.prod(np.shape(input_ids))))
+
+
+def run_on_host(kernels: Any, plan: Plan, call: Call, out: Outputs) -> bool:
+    """The batch is masked by a host backend, serial or parallel; True iff every id is in range."""
+    ranges = 1
+    if kernels.__name__.endswith("cpu"):
+        ranges, _ = plan_ranges(call.rows * call.row_length)
+    if ranges == 1:
+        return bool(kernels.mask_batch(plan, call, out))
+    with parallel_region() as entered:
+        return bool(kernels.mask_batch(plan, call, out, ranges if entered else 1))
+
+
+def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
+    """A dtype as int32 or int64, whichever it names."""
+    offered = np.dtype(dtype)
+    if offered.kind in "iu" and not validate.fits(extreme, offered):
+        raise OverflowError(f"{name} = {offered} cannot hold {extreme}")
+    if offered not in OUT_DTYPES:
+        raise ValueError(f"{name} must be int32 or int64, got {offered}")
+    return offered
+
+
+def _as_given(input_ids: Any, out: Any, done: Outputs, backend: str) -> MaskedBatch:
+    """The outputs as arrays of the kind that came in, and as the very arrays that were given as `out`."""
+    ids, labels, decisions, num_masked = done.input_ids, done.labels, done.decisions, done.num_masked
+    if kind_of(input_ids) == "torch":
+        import torch
+
+        ids, labels = torch.from_numpy(ids), torch.from_numpy(labels)
+        decisions = None if decisions is None else torch.from_numpy(decisions)
+        num_masked = None if num_masked is None else torch.from_numpy(num_masked)
+    if out is not None:
+        ids, labels = parts_of(out)
+    return MaskedBatch(ids, labels, decisions, num_masked, backend)

@@ -1,0 +1,137 @@
+"""Serial or parallel: how many ranges a batch is cut into, and why.
+
+The parallel twin runs on Numba's threads, and those are not safe everywhere: under OpenMP a forked child that enters a
+parallel region is killed, and under workqueue two Python threads that enter one at once abort the process. So it runs
+only where it gains and cannot harm; the serial twin gives the same bits everywhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+from fastmask.vocab import integer
+
+LEAST_CELLS = 1 << 19  # below, starting the threads costs more than it gains
+CELLS_PER_RANGE = 1 << 17
+
+_chosen: int | None = None
+_forked = False
+_parallel_region = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _forked, _parallel_region
+    _forked = True
+    _parallel_region = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def set_num_threads(n: int) -> None:
+    """At most n threads mask a batch from now on, in this process; 1 never leaves the calling thread.
+
+    The environment variable FASTMASK_NUM_THREADS sets the same at the start; without it, all cores that the process may
+    use. Numba's own setting is neither read nor changed, but caps the number.
+
+    Raises:
+        TypeError: n is not an integer.
+        ValueError: n < 1.
+    """
+    global _chosen
+    n = integer("n", n)
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    _chosen = n
+
+
+def get_num_threads() -> int:
+    """The most threads that mask a batch."""
+    if _chosen is not None:
+        return _chosen
+    text = os.environ.get("FASTMASK_NUM_THREADS", "")
+    if text:
+        if not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise ValueError(f"FASTMASK_NUM_THREADS must be a whole number above 0, got {text!r}")
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def plan_ranges(cells: int) -> tuple[int, str]:
+    """In how many ranges a batch of so many cells is masked (1: by the serial twin), and why."""
+    if cells < LEAST_CELLS:
+        return 1, f"fewer than {LEAST_CELLS} cells"
+    threads = get_num_threads()
+    if threads == 1:
+        return 1, "one thread is allowed"
+    if _forked:
+        return 1, "this process was forked"
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        return 1, "this process is a multiprocessing worker"
+    threads = min(threads, _numba_threads())
+    if threads == 1:
+        return 1, "Numba has one thread"
+    layer = threading_layer()
+    if layer is None:
+        return 1, "Numba finds no threading layer"
+    if layer == "workqueue" and threading.active_count() > 1:
+        return 1, "the workqueue layer is not safe with several Python threads"
+    return min(threads, cells // CELLS_PER_RANGE), f"{threads} threads of the {layer} layer"
+
+
+@contextlib.contextmanager
+def parallel_region() -> Iterator[bool]:
+    """True for one thread at a time; False, at once, for any other that comes meanwhile."""
+    entered = _parallel_region.acquire(blocking=False)
+    region = _parallel_region
+    try:
+        yield entered
+    finally:
+        if entered:
+            region.release()
+
+
+def _numba_threads() -> int:
+    from numba import config
+
+    return int(config.NUMBA_NUM_THREADS)
+
+
+def threading_layer() -> str | None:
+    """The threading layer that Numba runs or would choose; None where it has none. No thread is started."""
+    import numba
+
+    try:
+        return str(numba.threading_layer())
+    except ValueError:  # not started yet: look for the one that Numba will choose
+        wanted = numba.config.THREADING_LAYER
+        order = [str(name) for name in numba.config.THREADING_LAYER_PRIORITY]
+        allowed = {
+            "default": order,
+            "safe": ["tbb"],
+            "threadsafe": [name for name in order if name != "workqueue"],
+            "forksafe": [name for name in order if name != "omp"],
+        }.get(wanted, [wanted])
+        return next((name for name in allowed if _importable(name)), None)
+
+
+def _importable(layer: str) -> bool:
+    module = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}.get(layer)
+    try:
+        importlib.import_module(f"numba.np.ufunc.{module}")
+    except ImportError:
+        return False
+    return True
+
+
+def guard_compiler_lock() -> None:
+    """From now on no fork happens while a thread compiles: the child would inherit Numba's lock, held for ever."""
+    from numba.core.compiler_lock import global_compiler_lock as lock
+
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)

@@ -1,0 +1,245 @@
+"""Validation of a call on host arrays: what the public call was given becomes a Call, or a clear error.
+
+Everything but the range of the ids is checked here, before the first byte is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastmask.arrays import to_host
+from fastmask.call import Call
+from fastmask.plan import Plan
+from fastmask.thresholds import ALWAYS
+from fastmask.vocab import integer
+
+MAX_EPOCH = 1 << 24
+MAX_POSITION = 1 << 34
+KERNEL_DTYPES = {  # what an id dtype is read as: the kernels know three
+    np.dtype(np.uint16): np.dtype(np.uint16),
+    np.dtype(np.int16): np.dtype(np.uint16),
+    np.dtype(np.int32): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int32),
+    np.dtype(np.int64): np.dtype(np.int64),
+}
+Ids = npt.NDArray[Any]
+
+
+def ids_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and row length of a batch: a 1-D batch is one row. ValueError for other numbers of dimensions."""
+    if len(shape) == 2:
+        return shape[0], shape[1]
+    if len(shape) == 1:
+        return 1, shape[0]
+    raise ValueError(f"input_ids must have 1 or 2 dimensions, got shape {tuple(shape)}")
+
+
+def checked_ids(input_ids: Any) -> Ids:
+    """The ids as a NumPy array of integers. TypeError for floats and other dtypes."""
+    ids = to_host("input_ids", input_ids)
+    if ids.size == 0 and not isinstance(input_ids, np.ndarray) and ids.dtype == np.float64:
+        ids = ids.astype(np.int64)  # an empty list has no dtype of its own
+    if ids.dtype.newbyteorder("=") not in KERNEL_DTYPES:
+        raise TypeError(f"input_ids must be int64, int32, uint16, uint32 or int16, got {ids.dtype}")
+    return ids
+
+
+def flat_ids(ids: Ids, size: int) -> Ids:
+    """The ids flat, contiguous and native, as a dtype that kernels read. OverflowError where the dtype is too narrow."""
+    dtype = ids.dtype
+    if dtype.itemsize == 2 and size > np.iinfo(dtype).max + 1:
+        raise OverflowError(f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids: some would have wrapped")
+    if not dtype.isnative:
+        ids = ids.astype(dtype.newbyteorder("="))
+    if not ids.flags.c_contiguous:
+        ids = np.ascontiguousarray(ids)
+    ids = ids.reshape(-1)
+    wanted = KERNEL_DTYPES[ids.dtype]
+    return ids if wanted is ids.dtype else ids.view(wanted)
+
+
+def checked_epoch(epoch: Any) -> int:
+    """The epoch as an int in [0, 2^24)."""
+    epoch = epoch if type(epoch) is int else integer("epoch", epoch)
+    if not 0 <= epoch < MAX_EPOCH:
+        raise ValueError(f"epoch must be in [0, 2^24), got {epoch}")
+    return int(epoch)
+
+
+def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
+    """One uint64 per row; an int is the id of the first row, the others count up."""
+    if isinstance(sample_ids, (int, np.integer)) and not isinstance(sample_ids, bool):
+        first = int(sample_ids)
+        if first < 0 or first + max(rows, 1) > 1 << 64:
+            raise ValueError(f"sample_ids must be in [0, 2^64), got {first} for the first of {rows} rows")
+        return np.arange(rows, dtype=np.uint64) + np.uint64(first)
+    values = _integers("sample_ids", sample_ids, rows)
+    if values.dtype.kind == "i" and rows and (negative := values < 0).any():
+        row = int(negative.argmax())
+        raise ValueError(f"sample_ids must be >= 0, got {values[row]} in row {row}")
+    return np.ascontiguousarray(values, np.uint64)
+
+
+def checked_lengths(lengths: Any, rows: int, row_length: int) -> npt.NDArray[np.int64]:
+    """One int64 per row, each in [0, row_length]."""
+    values = _integers("lengths", lengths, rows)
+    if rows and (outside := (values < 0) | (values > row_length)).any():
+        row = int(outside.argmax())
+        raise ValueError(f"lengths must be in [0, {row_length}], got {values[row]} in row {row}")
+    return np.ascontiguousarray(values, np.int64)
+
+
+def checked_offsets(position_offset: Any, rows: int, lengths: Any) -> npt.NDArray[np.uint64] | None:
+    """One uint64 per row, or None where all are 0; position + offset < 2^34. lengths: one per row, or one for all."""
+    if type(position_offset) is int and position_offset == 0:
+        return None
+    if np.ndim(position_offset) == 0:
+        position_offset = [integer("position_offset", position_offset)] * rows
+    values = _integers("position_offset", position_offset, rows)
+    room = MAX_POSITION - np.asarray(lengths, np.int64)
+    if rows and (outside := (values < 0) | (values > room)).any():
+        row = int(outside.argmax())
+        raise ValueError(f"position_offset must be >= 0, and positions below 2^34: got {values[row]} in row {row}")
+    return np.ascontiguousarray(values, np.uint64)
+
+
+def checked_rates(rates: Any, rows: int) -> npt.NDArray[np.uint32]:
+    """The select threshold of each row: floor(rate * 2^24 + 0.5) in float64."""
+    values = to_host("rates", rates)
+    if values.dtype.kind not in "fiu":
+        raise TypeError(f"rates must be numbers, got {values.dtype}")
+    values = _per_row("rates", values, rows).astype(np.float64)
+    thresholds = np.floor(values * ALWAYS + 0.5)
+    good = (values >= 0) & (values <= 1) & ((thresholds > 0) | (values == 0))
+    if not good.all():
+        row = int(good.argmin())
+        why = "rounds to 0 in steps of 2^-24" if 0 < values[row] < 1 else "must lie in [0, 1]"
+        raise ValueError(f"rates: {values[row]!r} in row {row} {why}")
+    return thresholds.astype(np.uint32)
+
+
+def checked_marks(special_tokens_mask: Any, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    """One uint8 per cell, flat; not 0 where the token is never touched."""
+    marks = _per_cell("special_tokens_mask", special_tokens_mask, shape)
+    if marks.dtype.itemsize != 1 or marks.dtype.kind not in "biu":
+        marks = marks != 0
+    return np.ascontiguousarray(marks).reshape(-1).view(np.uint8)
+
+
+def checked_attention_mask(attention_mask: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The mask, contiguous, as unsigned integers. ValueError for fractions (other values are found while it is read)."""
+    mask = _per_cell("attention_mask", attention_mask, shape)
+    if mask.dtype.kind == "f":
+        wrong = (mask != 0) & (mask != 1)
+        if wrong.any():
+            raise mask_error(mask, int(wrong.argmax()))
+        mask = mask.astype(np.uint8)
+    elif mask.dtype.kind not in "biu":
+        raise TypeError(f"attention_mask must be bool, integers or floats of 0 and 1, got {mask.dtype}")
+    mask = np.ascontiguousarray(mask, mask.dtype.newbyteorder("="))
+    return mask.view(f"u{mask.dtype.itemsize}")
+
+
+def mask_error(mask: npt.NDArray[Any], cell: int) -> ValueError:
+    """The error for the first cell of an attention mask that is not in its row's run of ones."""
+    value = mask.reshape(-1)[cell]
+    where = place(cell, mask.shape)
+    if value != 1:
+        return ValueError(f"attention_mask must hold 0 and 1 only, got {value} {where}")
+    return ValueError(f"attention_mask must be one run of ones per row, but a second run begins {where}")
+
+
+def id_error(ids: Ids, size: int) -> ValueError:
+    """The error for the first id that is out of range."""
+    cell = int(((ids < 0) | (ids >= size)).argmax())
+    return ValueError(f"input_ids must be in [0, {size}), got {ids.reshape(-1)[cell]} {place(cell, ids.shape)}")
+
+
+def place(cell: int, shape: tuple[int, ...]) -> str:
+    """Where a flat cell lies, in words."""
+    row, column = divmod(cell, max(shape[-1], 1))
+    return f"in row {row}, column {column}" if len(shape) == 2 else f"at position {column}"
+
+
+def ids_in_range(ids: Ids, plan: Plan) -> bool:
+    """True iff every id is in [0, size)."""
+    return ids.size == 0 or bool(ids.min() >= 0 and ids.max() < plan.size)
+
+
+def _per_cell(name: str, x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    values = to_host(name, x)
+    if values.shape != tuple(shape):
+        raise ValueError(f"{name} has shape {values.shape}, but input_ids has shape {tuple(shape)}")
+    return values
+
+
+def _per_row(name: str, values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    if values.shape != (rows,) and not (rows == 1 and values.shape == ()):
+        raise ValueError(f"{name} must hold one value for each of {rows} rows, got shape {values.shape}")
+    return values.reshape(rows)
+
+
+def _integers(name: str, x: Any, rows: int) -> npt.NDArray[Any]:
+    values = to_host(name, x)
+    if values.dtype.kind not in "iu":
+        values = _exact_integers(name, x, values)
+    return _per_row(name, values, rows)
+
+
+def _exact_integers(name: str, x: Any, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Integers from a list whose dtype NumPy guessed wrong: an empty one, or one with values of 2^63 and more."""
+    if isinstance(x, (list, tuple)):
+        if not x:
+            return np.empty(0, np.int64)
+        integers = [integer(name, value) for value in x]
+        for row, value in enumerate(integers):
+            if not 0 <= value < 1 << 64:
+                raise ValueError(f"{name} must be in [0, 2^64), got {value} in row {row}")
+        return np.array(integers, np.uint64)
+    raise TypeError(f"{name} must be integers, got {values.dtype}")
+
+
+def fits(value: int, dtype: npt.DTypeLike) -> bool:
+    """True iff the integer dtype can hold the value."""
+    info = np.iinfo(np.dtype(dtype))
+    return bool(info.min <= value <= info.max)
+
+
+def host_call(
+    plan: Plan,
+    ids: Ids,
+    *,
+    epoch: Any,
+    sample_ids: Any,
+    attention_mask: Any,
+    special_tokens_mask: Any,
+    lengths: Any,
+    rates: Any,
+    position_offset: Any,
+    real_runs: Any,
+) -> Call:
+    """The Call of a public call on host arrays. real_runs: the backend's operation, for attention masks."""
+    rows, row_length = ids_shape(ids.shape)
+    call = Call(flat_ids(ids, plan.size), rows, row_length, checked_epoch(epoch))
+    if sample_ids is not None:
+        call.sample_ids = checked_sample_ids(sample_ids, rows)
+    if lengths is not None:
+        if attention_mask is not None:
+            raise ValueError("lengths and attention_mask both say what is real: give one of them")
+        call.lengths = checked_lengths(lengths, rows, row_length)
+    elif attention_mask is not None:
+        mask = checked_attention_mask(attention_mask, ids.shape)
+        call.starts, call.lengths, wrong = real_runs(mask.reshape(rows, row_length))
+        if wrong >= 0:
+            raise mask_error(mask.reshape(ids.shape), int(wrong))
+    if special_tokens_mask is not None:
+        call.special_tokens_mask = checked_marks(special_tokens_mask, ids.shape)
+    if rates is not None:
+        call.thresholds = checked_rates(rates, rows)
+    call.offsets = checked_offsets(position_offset, rows, row_length if call.lengths is None else call.lengths)
+    return call
+
+
