@@ -147,7 +147,7 @@ class Prepared:
         np.testing.assert_array_equal(self.ids, before, err_msg="the input was written", strict=True)
         for first in range(0, self.case.rows, PART_ROWS):
             part = slice(first, first + PART_ROWS)
-            arguments = {
+            arguments: dict[str, Any] = {
                 name: value[part] if isinstance(value, np.ndarray) else value
                 for name, value in self.arguments.items()
             }

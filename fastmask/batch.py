@@ -25,7 +25,7 @@ class MaskedBatch:
     decisions: Any = None
     num_masked: Any = None
     backend: str = "cpu"
-    _flag: Any = None
+    _flags: Any = None
 
     def check(self) -> MaskedBatch:
         """The batch itself, known to be good.
@@ -33,10 +33,8 @@ class MaskedBatch:
         On a GPU this waits for the kernel and raises ValueError where an id was out of range or an attention mask was not
         one run of ones per row; on a CPU the call has raised already.
         """
-        if self._flag is not None:
-            from fastmask.device import raise_flagged
-
-            raise_flagged(self._flag)
+        if self._flags is not None:
+            self._flags.check()
         return self
 
     def shares(self) -> dict[str, float]:

@@ -102,8 +102,7 @@ def _apply_on_host(
 def check_arrays(arrays: dict[str, Any]) -> None:
     """TypeError for a wrong dtype, ValueError for shapes that differ."""
     for name, x in arrays.items():
-        dtype = str(x.dtype).removeprefix("torch.").removeprefix(">")
-        if np.dtype(dtype) != np.dtype(DTYPES[name]):
+        if x.dtype.newbyteorder("=") != np.dtype(DTYPES[name]):
             raise TypeError(f"{name} must be {DTYPES[name]}, got {x.dtype}")
         if tuple(x.shape) != tuple(arrays["token_ids"].shape):
             raise ValueError(f"{name} has shape {tuple(x.shape)}, but token_ids {tuple(arrays['token_ids'].shape)}")

@@ -50,8 +50,7 @@ def checked_ids(input_ids: Any) -> Ids:
 def flat_ids(ids: Ids, size: int) -> Ids:
     """The ids flat, contiguous and native, as a dtype that kernels read. OverflowError where the dtype is too narrow."""
     dtype = ids.dtype
-    if dtype.itemsize == 2 and size > np.iinfo(dtype).max + 1:
-        raise OverflowError(f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids: some would have wrapped")
+    refuse_narrow(dtype, size)
     if not dtype.isnative:
         ids = ids.astype(dtype.newbyteorder("="))
     if not ids.flags.c_contiguous:
@@ -59,6 +58,12 @@ def flat_ids(ids: Ids, size: int) -> Ids:
     ids = ids.reshape(-1)
     wanted = KERNEL_DTYPES[ids.dtype]
     return ids if wanted is ids.dtype else ids.view(wanted)
+
+
+def refuse_narrow(dtype: np.dtype[Any], size: int) -> None:
+    """OverflowError for a dtype of ids that cannot hold the vocabulary: some would have wrapped without a word."""
+    if dtype.itemsize == 2 and size > np.iinfo(dtype).max + 1:
+        raise OverflowError(f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids")
 
 
 def checked_epoch(epoch: Any) -> int:

@@ -32,5 +32,5 @@ def warmup(dtypes: Iterable[str] = ("int64",), *, label_dtype: str = "int64", pa
         read = KERNEL_DTYPES[np.dtype(name)]
         written = np.dtype(name) if np.dtype(name) in OUT_DTYPES else OUT_DTYPES[1]
         for twin in (False, True)[: 1 + parallel]:
-            kernels.compiled_mask_batch(read.name, written.name, np.dtype(label_dtype).name, twin)
+            kernels.compiled_mask_batch(read, written, np.dtype(label_dtype), twin)
     kernels.content_weights(1)

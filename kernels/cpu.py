@@ -3,7 +3,7 @@
 import functools
 
 import numpy as np
-from numba import prange, types
+from numba import from_dtype, prange, types
 
 from fastmask.kernels import fate, layout, philox
 from fastmask.kernels.cpu_compile import compile_kernel
@@ -42,7 +42,7 @@ def mask_batch_kernel(
     step = (ids.size // TILE // ranges + 1) * TILE
     for k in prange(ranges):
         low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
-        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target), begun[k])
+        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target, rows), begun[k])
     in_range = True
     for k in range(ranges):
         in_range &= seen[k, 0] >= 0
@@ -98,15 +98,15 @@ def _write(dtype):
 
 @functools.cache
 def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
-    """The kernel of `mask_batch` for three dtype names."""
-    ids, out, labels = (getattr(types, name) for name in (id_dtype, out_dtype, label_dtype))
+    """The kernel of `mask_batch` for ids, corrupted ids and labels of three dtypes."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
     signature = types.boolean(
         types.int64, _read(ids), types.int64, types.int64, _read(types.int64), _read(types.int64),
         types.uint64, _read(types.uint64), _read(types.uint8), _read(types.uint64), _read(types.uint32),
         _read(types.uint64), _read(types.uint64), _read(types.uint32, 2), _read(types.uint32), _read(types.uint64),
         _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
     )  # fmt: skip
-    tag = f"{id_dtype}_{out_dtype}_{label_dtype}"
+    tag = f"{ids}_{out}_{labels}"
     return compile_kernel(mask_batch_kernel, signature, tag, parallel=parallel, cache=cache)
 
 
@@ -119,10 +119,10 @@ def compiled_content_weights(cache=True):
 
 @functools.cache
 def compiled_real_runs(mask_dtype, cache=True):
-    """The kernel of `real_runs` for an unsigned dtype name."""
-    integers = _write(types.int64)
-    signature = types.int64(_read(getattr(types, mask_dtype)), types.int64, integers, integers)
-    return compile_kernel(real_runs_kernel, signature, mask_dtype, parallel=False, cache=cache)
+    """The kernel of `real_runs` for an unsigned dtype."""
+    mask, integers = from_dtype(mask_dtype), _write(types.int64)
+    signature = types.int64(_read(mask), types.int64, integers, integers)
+    return compile_kernel(real_runs_kernel, signature, str(mask), parallel=False, cache=cache)
 
 
 @functools.cache
@@ -154,7 +154,7 @@ def mask_batch(plan, call, out, ranges=1):
     With ranges > 1 so many ranges of tiles are the work of Numba's threads; the bits are the same.
     """
     ids = call.ids
-    kernel = compiled_mask_batch(ids.dtype.name, out.input_ids.dtype.name, out.labels.dtype.name, ranges > 1)
+    kernel = compiled_mask_batch(ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1)
     return kernel(
         ranges,
         ids,
@@ -187,7 +187,7 @@ def real_runs(attention_mask):
     """
     rows, row_length = attention_mask.shape
     starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    kernel = compiled_real_runs(attention_mask.dtype.name)
+    kernel = compiled_real_runs(attention_mask.dtype)
     return starts, lengths, kernel(attention_mask.reshape(-1), row_length, starts, lengths)
 
 

@@ -140,10 +140,11 @@ def _line_aligned(size):
 
 
 @njit
-def make_scratch(target):
-    """Memory for the pieces of a tile: at worst each of its cells is a sample of its own and fills a group of blocks."""
-    pairs = _line_aligned(2 * GROUP * (TILE + TILE // GROUP_TOKENS))
-    pieces = np.empty((3, TILE), np.int64)
+def make_scratch(target, rows):
+    """Memory for one tile: at worst each of its cells is a sample of its own, whose words fill a group of blocks."""
+    most = min(rows, TILE)  # pieces of a tile
+    pairs = _line_aligned(2 * GROUP * (most + TILE // GROUP_TOKENS))
+    pieces = np.empty((3, most), np.int64)
     return Scratch(
         pairs=pairs,
         words=pairs.view(np.uint32),

@@ -100,7 +100,7 @@ def test_the_demo_masks_the_default_text_and_backends_agree(cli: Cli) -> None:
     assert result.err == ""
     here = [name for name, backend in fm.backends().items() if backend.available]
     assert len(here) > 1
-    assert "agree bit for bit on all" in result.out
+    assert "they agree bit for bit on all" in result.out
     for sign in ("[MASK]", "→", "=", "plain NumPy", "15.0%", "tokens/s"):
         assert sign in result.out
     assert "\x1b" not in result.out
@@ -158,15 +158,17 @@ def test_the_demo_fails_with_status_1_where_backends_differ(
 ) -> None:
     def disturbed(setting: timing.Setting, place: Any) -> timing.Masked:
         masked = timing.mask_all(setting, place)
-        if place.backend == "cpu":
+        if place.label == "cpu":
             masked.labels[2, 7] += 1
         return masked
 
     monkeypatch.setattr("fastmask.cli.demo.mask_all", disturbed)
     result = cli("demo", "--seconds", 0)
     assert result.status == 1
-    assert result.err.startswith("fastmask: cpu and numpy differ in labels, first at row 2, column 7: ")
-    assert "agree" not in result.out
+    assert result.err.startswith(
+        "fastmask: cpu and numpy (reference) differ in labels, first at row 2, column 7: "
+    )
+    assert "they agree" not in result.out
 
 
 # --- mask

@@ -14,14 +14,14 @@ from rich.table import Column, Table
 import fastmask as fm
 from fastmask.cli import sentences
 from fastmask.cli.errors import RefusedError, refusals
-from fastmask.cli.places import place_of
+from fastmask.cli.places import Place, places
 from fastmask.cli.text import Rows, Words, read_text, rows_of, sentences_of, words_from, words_of
 from fastmask.cli.timing import Masked, Setting, Timing, difference, mask_all, time_backend, time_plain
 from fastmask.cli.units import amount, seconds
 
 LEAST_TOKENS = 1 << 20  # a shorter text is repeated, for times that can be measured
 DISAGREED = 1
-NAMES = {"numpy": "numpy (reference)", "plain": "plain NumPy"}
+PLAIN = "plain NumPy"
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,21 @@ def demo(request: Request) -> None:
     text = rows_of(parts, words, request.row_length)
     setting = Setting(text.repeated(LEAST_TOKENS), _masker(request, words), request.epoch)
     console.print(_describe(text, setting.rows, words))
-    masked, timings = _mask_and_time(setting, request.seconds)
-    _show_sentences(console, request.sentences, setting.rows, words, masked["numpy"])
-    console.print(_rates(setting, masked["numpy"]))
+    here, absent = places()
+    masked, timings = _mask_and_time(setting, here, request.seconds)
+    reference = masked[here[0].label]
+    _show_sentences(console, request.sentences, setting.rows, words, reference)
+    console.print(_rates(setting, reference))
     _require_agreement(console, setting.rows, masked)
     console.print(_speeds(setting.rows.tokens, timings))
-    for name, backend in fm.backends().items():
-        if not backend.available:
-            console.print(f"{name} is not here: {backend.reason}", style="dim", markup=False)
+    for place in here:
+        if place.backend == "cpu":
+            batch = setting.rows.ids[: timings[place.label].batch_rows]
+            console.print(
+                f"{place.label}: {setting.masker.explain_backend(batch)}", style="dim", markup=False
+            )
+    for name, reason in absent.items():
+        console.print(f"{name} is not here: {reason}", style="dim", markup=False)
 
 
 def _masker(request: Request, words: Words) -> fm.Masker:
@@ -79,20 +86,20 @@ def _describe(text: Rows, repeated: Rows, words: Words) -> str:
     return f"{once} with {padding:.1%} padding\n" + (f"{again}\n" if times > 1 else "")
 
 
-def _mask_and_time(setting: Setting, limit: float) -> tuple[dict[str, Masked], dict[str, Timing]]:
-    """Results and timings of every backend present, the reference first, and the timing of plain NumPy."""
-    here = [name for name, backend in fm.backends().items() if backend.available]
+def _mask_and_time(
+    setting: Setting, here: Sequence[Place], limit: float
+) -> tuple[dict[str, Masked], dict[str, Timing]]:
+    """Results and timings by the label of a place, and the timing of plain NumPy."""
     share = limit / (len(here) + 1)
     masked: dict[str, Masked] = {}
     timings: dict[str, Timing] = {}
     with Console(stderr=True).status("") as status:
-        for name in sorted(here, key=lambda name: name != "numpy"):
-            status.update(f"masking with {name}")
-            place = place_of(name)
-            timings[name] = time_backend(setting, place, share)
-            masked[name] = mask_all(setting, place)
-        status.update("masking with plain NumPy")
-        timings["plain"] = time_plain(setting, share)
+        for place in here:
+            status.update(f"masking with {place.label}")
+            timings[place.label] = time_backend(setting, place, share)
+            masked[place.label] = mask_all(setting, place)
+        status.update(f"masking with {PLAIN}")
+        timings[PLAIN] = time_plain(setting, share)
     return masked, timings
 
 
@@ -131,14 +138,15 @@ def _rates(setting: Setting, masked: Masked) -> Table:
 
 
 def _require_agreement(console: Console, rows: Rows, masked: dict[str, Masked]) -> None:
-    for name, got in masked.items():
-        if (found := difference(name, got, masked["numpy"])) is not None:
-            raise RefusedError(found, DISAGREED)
-    if len(masked) == 1:
-        console.print("numpy is the only backend here: nothing to compare\n")
+    (name, reference), *others = masked.items()
+    for other, got in others:
+        if (found := difference(got, reference)) is not None:
+            raise RefusedError(f"{other} and {name} differ in {found}", DISAGREED)
+    if not others:
+        console.print(f"{name} is the only backend here: nothing to compare\n")
         return
     console.print(
-        f"{' and '.join(masked)} agree bit for bit on all {rows.tokens:,} tokens: ids, labels, decisions\n",
+        f"{'; '.join(masked)}: they agree bit for bit on all {rows.tokens:,} tokens: ids, labels, decisions\n",
         style="bold",
     )
 
@@ -147,12 +155,11 @@ def _speeds(tokens: int, timings: dict[str, Timing]) -> Table:
     """Tokens per second of every backend, and how many times that of plain NumPy."""
     headers = ("tokens/s", "x plain", "batch rows", "runs", "first call")
     columns: list[Column | str] = ["backend", *map(_right, headers)]
-    title = f"Speed (int64, {fm.get_num_threads()} threads at most, outputs given)"
-    table = Table(*columns, title=title, title_justify="left")
-    plain = timings["plain"].median
+    table = Table(*columns, title="Speed (int64, outputs given)", title_justify="left")
+    plain = timings[PLAIN].median
     for name, timing in timings.items():
         table.add_row(
-            NAMES.get(name, name),
+            name,
             amount(tokens / timing.median),
             f"{plain / timing.median:.2f}",
             str(timing.batch_rows),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fastmask as fm
+from fastmask.threads import threading_layer
 
 PACKAGES = (
     "numpy",
@@ -28,7 +29,6 @@ PACKAGES = (
     "typer",
     "rich",
 )
-LAYERS = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}
 SETTINGS = ("FASTMASK_", "NUMBA_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 DRIVER = Path("/proc/driver/nvidia")
 
@@ -43,7 +43,7 @@ def collect() -> Report:
         "backends": {name: _backend(backend) for name, backend in fm.backends().items()},
         "threads": fm.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)),
-        "threading layer": threading_layer(),
+        "threading layer": threading_layer() or "none",
         "kernel cache": cache_folder(),
         "devices": devices(),
         "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
@@ -83,29 +83,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def threading_layer() -> str:
-    """The layer that Numba would start for a parallel kernel, found without starting it."""
-    from numba import config
-
-    wanted = str(config.THREADING_LAYER).lower()
-    choices = {
-        "default": config.THREADING_LAYER_PRIORITY,
-        "threadsafe": ("tbb", "omp"),
-        "forksafe": ("tbb", "workqueue"),
-        "safe": ("tbb",),
-    }.get(wanted, (wanted,))
-    found = next((layer for layer in choices if layer in LAYERS and _loads(LAYERS[layer])), None)
-    return found or f"none ({wanted} was asked for)"
-
-
-def _loads(pool: str) -> bool:
-    try:
-        importlib.import_module(f"numba.np.ufunc.{pool}")
-    except ImportError:
-        return False
-    return True
 
 
 def cache_folder() -> str:

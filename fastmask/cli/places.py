@@ -2,57 +2,67 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from fastmask.cli.errors import RefusedError
+import fastmask as fm
 
 CACHE_TOKENS = 1 << 17  # a batch as data loaders make them: 256 rows of 512
 
 
 @dataclass(frozen=True)
 class Place:
-    """How arrays come to a backend and back, how to wait for it, and the tokens of a batch (None: all)."""
+    """A backend, how arrays come to it and back, how to wait for it, and the tokens of a batch (None: all)."""
 
+    label: str
     backend: str
-    bring: Callable[[Any], Any]
-    fetch: Callable[[Any], Any]
-    wait: Callable[[], None]
     batch_tokens: int | None
+    bring: Callable[[Any], Any] = np.asarray
+    fetch: Callable[[Any], Any] = np.asarray
+    wait: Callable[[], None] = lambda: None
 
 
-def place_of(backend: str) -> Place:
-    """The place of a backend that is available."""
-    if backend != "cuda":
-        return Place(backend, np.asarray, np.asarray, _nothing, CACHE_TOKENS)
-    if find_spec("cupy") is not None:
-        return _cupy()
-    if find_spec("torch") is not None:
-        return _torch()
-    raise RefusedError("a GPU is here, but neither CuPy nor torch to hold its arrays: install one of them")
+def places() -> tuple[list[Place], dict[str, str]]:
+    """The places to mask in, the reference first, and why the other backends have none.
+
+    The CPU has two: batches of the size of a data loader's, and everything at once, for which it takes its threads.
+    """
+    here = [Place("numpy (reference)", "numpy", CACHE_TOKENS)]
+    absent = {name: backend.reason for name, backend in fm.backends().items() if not backend.available}
+    if "cpu" not in absent:
+        here += [Place("cpu", "cpu", CACHE_TOKENS), Place("cpu, all at once", "cpu", None)]
+    if "cuda" not in absent:
+        place = _of("cupy", _cupy) or _of("torch", _torch)
+        if place is None:
+            absent["cuda"] = "neither CuPy nor torch is here with a GPU that it can use"
+        else:
+            here.append(place)
+    return here, absent
 
 
-def _nothing() -> None:
-    """Returns at once: the host has nothing to wait for."""
+def _of(module: str, place: Callable[[Any], Place]) -> Place | None:
+    """The place that a framework offers, or None where it is not installed or reaches no GPU."""
+    try:
+        framework = importlib.import_module(module)
+    except ImportError:
+        return None
+    return place(framework) if framework.cuda.is_available() else None
 
 
-def _cupy() -> Place:
-    import cupy
+def _cupy(cupy: Any) -> Place:
+    wait = cupy.cuda.get_current_stream().synchronize
+    return Place("cuda (CuPy)", "cuda", None, cupy.asarray, cupy.asnumpy, wait)
 
-    return Place("cuda", cupy.asarray, cupy.asnumpy, cupy.cuda.Device().synchronize, None)
 
-
-def _torch() -> Place:
-    import torch
-
+def _torch(torch: Any) -> Place:
     def bring(array: Any) -> Any:
         return torch.from_numpy(np.asarray(array)).cuda()
 
     def fetch(array: Any) -> Any:
         return array.cpu().numpy()
 
-    return Place("cuda", bring, fetch, torch.cuda.synchronize, None)
+    return Place("cuda (torch)", "cuda", None, bring, fetch, torch.cuda.synchronize)

@@ -64,7 +64,7 @@ def mask_all(setting: Setting, place: Place) -> Masked:
             lengths=place.bring(setting.rows.lengths[first:last]),
             backend=place.backend,
             returns=("decisions",),
-        )
+        ).check()
         arrays = (batch.input_ids, batch.labels, batch.decisions)
         parts.append([np.array(place.fetch(array)) for array in arrays])
     return Masked(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
@@ -137,14 +137,12 @@ def _seconds(action: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def difference(name: str, got: Masked, reference: Masked) -> str | None:
-    """Where a backend differs from the NumPy reference, or None: every bit is the same."""
+def difference(got: Masked, reference: Masked) -> str | None:
+    """Where two results differ first, or None: every bit is the same."""
     for what in ("input_ids", "labels", "decisions"):
         mine, theirs = getattr(got, what), getattr(reference, what)
         if not np.array_equal(mine, theirs):
             row, column = (int(index) for index in np.argwhere(mine != theirs)[0])
-            return (
-                f"{name} and numpy differ in {what}, first at row {row}, column {column}: "
-                f"{mine[row, column]} and {theirs[row, column]}"
-            )
+            values = f"{mine[row, column]} and {theirs[row, column]}"
+            return f"{what}, first at row {row}, column {column}: {values}"
     return None

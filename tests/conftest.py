@@ -1,0 +1,30 @@
+"""Before anything is imported: the CUDA simulator where there is no GPU, and a compile cache of the run's own."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GPU = Path("/dev/nvidia0").exists()
+if not GPU:
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # read once, when numba is imported
+CACHE = tempfile.mkdtemp(prefix="fastmask-numba-cache-")
+os.environ["NUMBA_CACHE_DIR"] = CACHE  # Numba does not notice edits in the modules that a kernel calls
+os.environ.pop("FASTMASK_NUM_THREADS", None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache() -> Iterator[None]:
+    yield
+    shutil.rmtree(CACHE, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _default_threads() -> Iterator[None]:
+    yield
+    from fastmask import threads
+
+    threads._chosen = None
