@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable
@@ -134,6 +135,17 @@ def _head(*names: str) -> list[str]:
     return ["", _row(names), _row("---" for _ in names)]
 
 
+def load_note() -> Iterable[str]:
+    """What other work on the machine did to the figures, where there was any."""
+    load = os.getloadavg()[0]
+    if load > 1.5:  # this process alone makes 1, and a little more in the threaded lines
+        yield ""
+        yield (
+            f"Load {load:.1f} on {cores()} cores at the end: other work ran meanwhile. It interrupts slow "
+            "contestants most, which flatters the ratios to them, and makes threads wait for each other."
+        )
+
+
 def report(options: Options) -> Iterable[str]:
     """The report line by line, each as soon as it is known."""
     thread_counts = sorted({1, options.threads})
@@ -167,6 +179,7 @@ def report(options: Options) -> Iterable[str]:
     yield from _head("from memory", "threads", "time of a call", "Gtok/s", "GB/s", "of a 1-thread copy", most)
     for case in options.large_cases:
         yield from large_lines(case, thread_counts, large_rounds)
+    yield from load_note()
 
 
 def main() -> None:

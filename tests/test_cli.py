@@ -63,14 +63,13 @@ def some_ids(shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> IntArra
     return ids
 
 
-def one_call(ids: IntArray, first: int = 0, **options: Any) -> tuple[IntArray, IntArray]:
+def one_call(ids: IntArray, first: int = 0) -> tuple[IntArray, IntArray]:
     """What the library makes of all ids at once, by the law LAW."""
     masker = fm.Masker(
         fm.Vocab(SIZE, MASK_ID, PAD_ID, SPECIAL_IDS),
         select=fm.Bernoulli(0.2),
         replace=fm.Replace(mask=0.7, random=0.2),
         seed=5,
-        **options,
     )
     batch = masker(ids, epoch=3, sample_ids=first, backend="numpy")
     return batch.input_ids, batch.labels
@@ -192,10 +191,9 @@ def test_masking_a_raw_file_equals_one_call(cli: Cli, tmp_path: Path, dtype: str
     ids = some_ids((50, 32), dtype)
     ids.tofile(tmp_path / "in.bin")
     options = ("--dtype", dtype, "--row-length", 32, "--chunk-rows", 9)
-    types = ("--id-dtype", "int32", "--label-dtype", "int32")
-    result = cli("mask", tmp_path / "in.bin", "--out", tmp_path / "out", *VOCAB, *LAW, *options, *types)
+    result = cli("mask", tmp_path / "in.bin", "--out", tmp_path / "out", *VOCAB, *LAW, *options)
     assert result.status == 0, result.err
-    assert_files_hold(tmp_path / "out", one_call(ids, id_dtype=np.int32, label_dtype=np.int32))
+    assert_files_hold(tmp_path / "out", one_call(ids))
 
 
 def test_the_last_row_of_a_file_is_filled_up_with_the_pad_id(cli: Cli, tmp_path: Path) -> None:
@@ -227,6 +225,13 @@ def test_empty_files_give_empty_files(cli: Cli, tmp_path: Path, shape: tuple[int
     result = cli("mask", tmp_path / "in.npy", "--out", tmp_path / "out", *VOCAB, *LAW)
     assert result.status == 0, result.err
     assert_files_hold(tmp_path / "out", (np.empty(shape, np.int32), np.empty(shape, np.int64)))
+
+
+def test_files_have_the_types_asked_for(cli: Cli, tmp_path: Path) -> None:
+    np.save(tmp_path / "in.npy", np.empty((0, 8), np.int64))
+    types = ("--id-dtype", "int32", "--label-dtype", "int32")
+    assert cli("mask", tmp_path / "in.npy", "--out", tmp_path / "out", *VOCAB, *LAW, *types).status == 0
+    assert_files_hold(tmp_path / "out", (np.empty((0, 8), np.int32), np.empty((0, 8), np.int32)))
 
 
 def test_rows_of_padding_alone_come_back(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,13 +209,57 @@ def test_content_ids(dtype: str, vocab: Vocab) -> None:
 
 
 def test_content_ids_do_not_depend_on_padding_nor_on_the_offset() -> None:
-    given = {"sample_ids": None, "lengths": np.array([0, 3, 40], np.int64), "offsets": OFFSETS[[0, 3, 6]]}
+    given: dict[str, Any] = {
+        "sample_ids": None,
+        "lengths": np.array([0, 3, 40], np.int64),
+        "offsets": OFFSETS[[0, 3, 6]],
+    }
     check(plan_of(), call_of(3, 40, starts=np.array([0, 36, 0], np.int64), **given))
 
 
 def test_thresholds_of_ones_own() -> None:
     thresholds = np.array([0, 1, 1 << 23, 1 << 24], np.uint32)
     check(plan_of(), call_of(4, 50, thresholds=thresholds))
+
+
+PHILOX_ZERO = (
+    0x6627E8D5,
+    0xE169C58D,
+    0xBC57AC4C,
+    0x9B00DBD8,
+)  # Random123, kat_vectors: philox4x32 10, all zeros
+
+
+@pytest.mark.parametrize("shares", [(1, 0), (0, 1), (0, 0)])
+def test_selected_is_exactly_a_draw_below_the_threshold(shares: tuple[float, float]) -> None:
+    draws = np.array(PHILOX_ZERO) >> 8
+    thresholds = np.concatenate([draws, draws + 1]).astype(np.uint32)
+    call = Call(
+        ids=np.tile(np.array([5, 6, 7, 8]), 8),
+        rows=8,
+        row_length=4,
+        epoch=0,
+        sample_ids=np.zeros(8, np.uint64),
+        thresholds=thresholds,
+    )
+    plan = plan_of(replace=Replace(*shares), seed=0)
+    out = on_device(outputs_for(call, -7))
+    cuda.mask_batch(plan, on_device(call), out)
+    selected = draws < thresholds[:, None]
+    np.testing.assert_array_equal(out.labels.copy_to_host().reshape(8, 4) != -100, selected, strict=True)
+    decision = 1 if shares[0] else 2 if shares[1] else 3
+    want = np.where(selected, np.uint8(decision), np.uint8(0))
+    np.testing.assert_array_equal(out.decisions.copy_to_host().reshape(8, 4), want, strict=True)
+    check(plan, call, poisons=POISONS[:1])
+
+
+def test_a_draw_on_a_border_lies_above_it() -> None:
+    draws = np.array(PHILOX_ZERO) >> 8
+    law = Replace(mask=draws[3] / (1 << 24), random=(draws[1] - draws[3]) / (1 << 24))
+    call = Call(ids=np.array([5, 6, 7, 8]), rows=1, row_length=4, epoch=0, sample_ids=np.zeros(1, np.uint64))
+    out = on_device(outputs_for(call, -7))
+    cuda.mask_batch(plan_of(p=1.0, replace=law, seed=0), on_device(call), out)
+    np.testing.assert_array_equal(out.decisions.copy_to_host(), np.array([1, 3, 2, 2], np.uint8), strict=True)
 
 
 def test_special_tokens_mask() -> None:
@@ -375,7 +419,8 @@ def supplied(n: int) -> list[Ints]:
 def test_apply_supplied(n: int, borders: tuple[float, float]) -> None:
     arrays = supplied(n)
     want_ids, want_labels = np.full(n, -7), np.full(n, -7)
-    reference.apply_supplied(*arrays, 103, borders, want_ids, want_labels)
+    tokens, chosen, probabilities, drawn = arrays
+    reference.apply_supplied(tokens, chosen, probabilities, drawn, 103, borders, want_ids, want_labels)
     ids, labels = numba_cuda.to_device(np.full(n, 5)), numba_cuda.to_device(np.full(n, 5))
     device = [numba_cuda.to_device(array) for array in arrays]
     assert not launch.is_set(cuda.apply_supplied(*device, 103, borders, ids, labels))

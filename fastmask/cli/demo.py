@@ -58,9 +58,8 @@ def demo(request: Request) -> None:
     for place in here:
         if place.backend == "cpu":
             batch = setting.rows.ids[: timings[place.label].batch_rows]
-            console.print(
-                f"{place.label}: {setting.masker.explain_backend(batch)}", style="dim", markup=False
-            )
+            reason = setting.masker.explain_backend(batch).removeprefix("cpu: ")
+            console.print(f"{place.label}: {reason}", style="dim", markup=False)
     for name, reason in absent.items():
         console.print(f"{name} is not here: {reason}", style="dim", markup=False)
 
@@ -145,10 +144,8 @@ def _require_agreement(console: Console, rows: Rows, masked: dict[str, Masked]) 
     if not others:
         console.print(f"{name} is the only backend here: nothing to compare\n")
         return
-    console.print(
-        f"{'; '.join(masked)}: they agree bit for bit on all {rows.tokens:,} tokens: ids, labels, decisions\n",
-        style="bold",
-    )
+    what = f"all {rows.tokens:,} tokens: ids, labels, decisions"
+    console.print(f"{'; '.join(masked)}: they agree bit for bit on {what}\n", style="bold")
 
 
 def _speeds(tokens: int, timings: dict[str, Timing]) -> Table:

@@ -16,7 +16,7 @@ CACHE_TOKENS = 1 << 17  # a batch as data loaders make them: 256 rows of 512
 
 @dataclass(frozen=True)
 class Place:
-    """A backend, how arrays come to it and back, how to wait for it, and the tokens of a batch (None: all)."""
+    """A backend, how arrays come to it and back, how to wait for it, and the tokens of a batch or None."""
 
     label: str
     backend: str
@@ -29,7 +29,7 @@ class Place:
 def places() -> tuple[list[Place], dict[str, str]]:
     """The places to mask in, the reference first, and why the other backends have none.
 
-    The CPU has two: batches of the size of a data loader's, and everything at once, for which it takes its threads.
+    The CPU has two: batches of a data loader's size, and everything at once, where its threads come in.
     """
     here = [Place("numpy (reference)", "numpy", CACHE_TOKENS)]
     absent = {name: backend.reason for name, backend in fm.backends().items() if not backend.available}

@@ -1,0 +1,220 @@
+"""The CPU kernels, serial and in ranges, in place and not, leave the bits of the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fastmask as fm
+from fastmask.call import Call
+from fastmask.kernels import cpu
+from support import (
+    BERT,
+    EPOCHS,
+    ID_DTYPES,
+    OUT_DTYPES,
+    PROBABILITIES,
+    SCATTERED,
+    SEEDS,
+    SIZES,
+    SMALL,
+    assert_same,
+    expected,
+    in_place,
+    plan_of,
+    poisoned,
+    random_ids,
+)
+
+RANGES = (1, 2, 3)  # the serial twin, and the parallel one
+LAST_ID = (1 << 64) - 1
+
+
+def call_of(rows: int, row_length: int, dtype: str = "int64", vocab: fm.Vocab = BERT, **given: Any) -> Call:
+    rng = np.random.default_rng((rows, row_length))
+    ids = random_ids(rng, vocab, (rows, row_length), dtype).reshape(-1)
+    given.setdefault("sample_ids", rng.integers(0, LAST_ID, rows, dtype=np.uint64, endpoint=True))
+    return Call(ids, rows, row_length, **({"epoch": 3} | given))
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("label_dtype", OUT_DTYPES)
+@pytest.mark.parametrize("out_dtype", OUT_DTYPES)
+@pytest.mark.parametrize("dtype", ID_DTYPES)
+def test_every_mix_of_dtypes_gives_the_bits_of_the_reference(
+    dtype: str, out_dtype: str, label_dtype: str, ranges: int
+) -> None:
+    plan = plan_of()
+    for row_length in SIZES:
+        call = call_of(3, row_length, dtype)
+        out = poisoned(call, out_dtype, label_dtype)
+        assert cpu.mask_batch(plan, call, out, ranges)
+        assert_same(out, expected(plan, call, out_dtype, label_dtype))
+
+
+@pytest.mark.parametrize("poison", [-7, 0x55])
+@pytest.mark.parametrize("rows", [0, 1, 2, 129])
+def test_every_cell_is_written_whatever_was_there(rows: int, poison: int) -> None:
+    plan = plan_of(SMALL, 0.5)
+    for row_length in (0, 1, 2, 7, 127):
+        call = call_of(rows, row_length, vocab=SMALL)
+        out = poisoned(call, poison=poison)
+        assert cpu.mask_batch(plan, call, out)
+        assert_same(out, expected(plan, call))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("epoch", EPOCHS)
+@pytest.mark.parametrize("p", PROBABILITIES)
+def test_extreme_seeds_epochs_probabilities_and_sample_ids_are_no_exception(
+    seed: int, epoch: int, p: float
+) -> None:
+    plan = plan_of(BERT, p, seed=seed)
+    call = call_of(4, 1030, epoch=epoch, sample_ids=np.array([0, 1, 1 << 32, LAST_ID], np.uint64))
+    out = poisoned(call)
+    assert cpu.mask_batch(plan, call, out)
+    assert_same(out, expected(plan, call))
+
+
+@st.composite
+def objectives(draw: st.DrawFn) -> Any:
+    vocab = draw(st.sampled_from([BERT, SMALL, SCATTERED, fm.Vocab(30522, 103)]))
+    weights = draw(st.none() | st.integers(0, 1 << 32))
+    pool = draw(st.sampled_from([None, "vocab", range(5, 25), (29, 7, 20)]))
+    mask = draw(st.sampled_from([0.0, 0.3, 0.8, 1.0]))
+    how: dict[str, Any] = {"pool": pool, "exclude_original": draw(st.booleans())}
+    if weights is not None:
+        count = {None: vocab.size, "vocab": vocab.size, range(5, 25): 20}.get(pool, 3)
+        how["weights"] = np.random.default_rng(weights).random(count) + (pool is not None)
+    replace = fm.Replace(mask, draw(st.sampled_from([0.0, (1 - mask) / 2, 1 - mask])), **how)
+    p = draw(st.sampled_from(PROBABILITIES) | st.floats(2.0**-24, 1))
+    return vocab, plan_of(vocab, p, replace, draw(st.integers(0, LAST_ID)), draw(st.sampled_from([-100, -1, 0])))
+
+
+@st.composite
+def calls(draw: st.DrawFn, vocab: fm.Vocab) -> Call:
+    rows, row_length = draw(st.sampled_from([(1, 1), (1, 600), (2, 513), (5, 128), (40, 16), (300, 3), (9, 61)]))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    ids = random_ids(rng, vocab, (rows, row_length), draw(st.sampled_from(ID_DTYPES))).reshape(-1)
+    call = Call(ids, rows, row_length, draw(st.integers(0, (1 << 24) - 1)))
+    if draw(st.booleans()):
+        call.sample_ids = rng.integers(0, LAST_ID, rows, dtype=np.uint64, endpoint=True)
+    if draw(st.booleans()):
+        call.lengths = rng.integers(0, row_length, rows, endpoint=True)
+        if draw(st.booleans()):
+            call.starts = rng.integers(0, row_length - call.lengths, endpoint=True)
+    if draw(st.booleans()):
+        call.special_tokens_mask = rng.integers(0, 3, rows * row_length).astype(np.uint8)
+    if draw(st.booleans()):
+        call.offsets = rng.integers(0, (1 << 34) - 1000, rows).astype(np.uint64)
+    if draw(st.booleans()):
+        call.thresholds = rng.integers(0, 1 << 24, rows, endpoint=True).astype(np.uint32)
+    return call
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_objective_on_any_batch_gives_the_bits_of_the_reference(data: st.DataObject) -> None:
+    vocab, plan = data.draw(objectives())
+    call = data.draw(calls(vocab))
+    out_dtype, label_dtype = data.draw(st.tuples(st.sampled_from(OUT_DTYPES), st.sampled_from(OUT_DTYPES)))
+    want = expected(plan, call, out_dtype, label_dtype)
+    out = poisoned(call, out_dtype, label_dtype)
+    ranges = data.draw(st.sampled_from(RANGES))
+    if call.ids.dtype == out_dtype and data.draw(st.booleans()):
+        call = in_place(call, out)
+    assert cpu.mask_batch(plan, call, out, ranges)
+    assert_same(out, want)
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("column", [0, 511, 512, 1029])
+@pytest.mark.parametrize("wrong", [-1, 30522, 1 << 31, -(1 << 40)])
+def test_an_id_out_of_range_is_found_wherever_it_stands(wrong: int, column: int, ranges: int) -> None:
+    plan = plan_of()
+    call = call_of(3, 1030)
+    call.ids[1030 + column] = wrong
+    assert not cpu.mask_batch(plan, call, poisoned(call), ranges)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_an_id_out_of_range_is_found_in_narrow_ids(dtype: str) -> None:
+    plan = plan_of()
+    for wrong in (30522, np.iinfo(dtype).max, np.iinfo(dtype).min):
+        call = call_of(2, 100, dtype)
+        call.ids[150] = wrong
+        assert bool(cpu.mask_batch(plan, call, poisoned(call))) == (0 <= wrong < 30522)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_attention_masks_are_read_as_the_reference_reads_them(dtype: str) -> None:
+    from fastmask.kernels import reference
+
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        mask = np.zeros((4, int(rng.integers(1, 9))), dtype)
+        for row in mask:
+            a, b = sorted(rng.integers(0, mask.shape[1], 2, endpoint=True))
+            row[a:b] = 1
+        if rng.random() < 0.5:
+            mask[rng.integers(4), rng.integers(mask.shape[1])] = rng.choice([0, 1, 2])
+        starts, lengths, wrong = cpu.real_runs(mask)
+        want_starts, want_lengths, want_wrong = reference.real_runs(mask)
+        assert wrong == want_wrong
+        if wrong < 0:
+            np.testing.assert_array_equal(lengths, want_lengths, strict=True)
+            np.testing.assert_array_equal(starts, want_starts, strict=True)
+
+
+def test_threads_never_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastmask import threads
+
+    monkeypatch.setattr(threads, "LEAST_CELLS", 1)
+    monkeypatch.setattr(threads, "CELLS_PER_RANGE", 1)
+    masker = fm.Masker(BERT, fm.Bernoulli(0.15), seed=7)
+    ids = random_ids(np.random.default_rng(0), BERT, (257, 513))
+    batches = []
+    for n in (1, 2):
+        fm.set_num_threads(n)
+        assert ("parallel" in masker.explain_backend(ids)) == (n > 1)
+        batches.append(masker(ids, epoch=1, returns=("decisions", "num_masked")))
+    for name in ("input_ids", "labels", "decisions", "num_masked"):
+        np.testing.assert_array_equal(getattr(batches[0], name), getattr(batches[1], name), strict=True)
+
+
+LAYOUTS = {
+    "C": lambda x: x,
+    "Fortran": np.asfortranarray,
+    "strided": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3],
+    "reversed": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+    "big-endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "uint32", "int32", "int64"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layout_and_dtype_of_the_input_do_not_matter(layout: str, dtype: str) -> None:
+    masker = fm.Masker(BERT, fm.Bernoulli(0.15), seed=7, id_dtype="int64")
+    ids = random_ids(np.random.default_rng(0), BERT, (5, 130))
+    want = masker(ids, epoch=1, backend="numpy")
+    given = LAYOUTS[layout](ids.astype(dtype))
+    given.flags.writeable = False
+    before = given.tobytes()
+    got = masker(given, epoch=1)
+    np.testing.assert_array_equal(got.input_ids, want.input_ids, strict=True)
+    np.testing.assert_array_equal(got.labels, want.labels, strict=True)
+    assert given.tobytes() == before
+
+
+def test_memory_maps_are_read_and_never_written(tmp_path: Any) -> None:
+    masker = fm.Masker(BERT, fm.Bernoulli(0.15), seed=7)
+    ids = random_ids(np.random.default_rng(0), BERT, (5, 130))
+    np.save(tmp_path / "ids.npy", ids)
+    got = masker(np.load(tmp_path / "ids.npy", mmap_mode="r"), epoch=1)
+    want = masker(ids, epoch=1, backend="numpy")
+    np.testing.assert_array_equal(got.input_ids, want.input_ids, strict=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "ids.npy"), ids, strict=True)
