@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from fastmask.vocab import integer
 
@@ -20,17 +22,51 @@ LEAST_CELLS = 1 << 19  # below, starting the threads costs more than it gains
 CELLS_PER_RANGE = 1 << 17
 
 _chosen: int | None = None
-_forked = False
 _parallel_region = threading.Lock()
+_loading = threading.RLock()  # held while Numba and the kernels are imported
+_compiling: list[Any] = []  # Numba's compiler lock, while this process forks
+
+
+def _inherited_threads() -> bool:
+    """True where this process was forked, before it imported this module, from one that may have run Numba's threads."""
+    started = getattr(sys.modules.get("numba.np.ufunc.parallel"), "_is_initialized", False)
+    try:
+        with open("/proc/self/stat") as file:
+            flags = int(file.read().rpartition(")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(started and flags & 0x40)  # PF_FORKNOEXEC
+
+
+_forked = _inherited_threads()
+
+
+def _before_fork() -> None:
+    """No fork while a thread imports or compiles: the child would inherit locks that are held for ever."""
+    _loading.acquire()
+    lock = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+    if lock is not None:
+        lock.acquire()
+    _compiling.append(lock)
 
 
 def _after_fork() -> None:
+    lock = _compiling.pop()
+    if lock is not None:
+        lock.release()
+    _loading.release()
+
+
+def _after_fork_in_child() -> None:
     global _forked, _parallel_region
     _forked = True
     _parallel_region = threading.Lock()
+    _after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+# Handlers run before a fork in the reverse order: those of logging, whose locks an importing thread may need, after ours.
+assert logging
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
 def set_num_threads(n: int) -> None:
@@ -110,8 +146,10 @@ def threading_layer() -> str | None:
     try:
         return str(numba.threading_layer())
     except ValueError:  # not started yet: look for the one that Numba will choose
-        wanted = numba.config.THREADING_LAYER
+        wanted = str(numba.config.THREADING_LAYER).lower()
         order = [str(name) for name in numba.config.THREADING_LAYER_PRIORITY]
+        if sorted(order) != ["omp", "tbb", "workqueue"]:
+            return None  # Numba would raise
         allowed = {
             "default": order,
             "safe": ["tbb"],
@@ -131,7 +169,6 @@ def _importable(layer: str) -> bool:
 
 
 def guard_compiler_lock() -> None:
-    """From now on no fork happens while a thread compiles: the child would inherit Numba's lock, held for ever."""
-    from numba.core.compiler_lock import global_compiler_lock as lock
-
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+    """Numba and the CPU kernels are imported; no fork happens meanwhile."""
+    with _loading:
+        importlib.import_module("fastmask.kernels.cpu")

@@ -1,54 +1,112 @@
 """How CPU kernels are compiled: one explicit signature per function, serial and parallel twins, a safe disk cache."""
 
+import contextlib
 import functools
 import hashlib
+import multiprocessing
+import os
 import pickle
 import types as python_types
 from pathlib import Path
 
-from numba import njit
+from numba import config, njit
+from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 SOURCES = ("philox.py", "fate.py", "layout.py", "bits.py", "cpu.py", "cpu_compile.py", "cpu_range.py", "cpu_tile.py")
 
 
 @functools.cache
 def source_digest():
-    """A digest of the kernel sources.
+    """A digest of the kernel sources. OSError where they are not there.
 
     It is part of each cached name: Numba looks at the file of a function alone, and would keep code that was compiled
     from an older version of what the function calls.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
-        digest.update((Path(__file__).parent / name).read_bytes())
+        digest.update(__spec__.loader.get_data(str(Path(__file__).parent / name)))  # the package may lie in a zip file
     return digest.hexdigest()[:12]
+
+
+class CheckedFiles(IndexDataCacheFile):
+    """Numba's cache without the index: a file per kernel and processor, which is whole or counts as missing.
+
+    An index and numbered data files can be crossed by processes that write them at once, so that code for another
+    processor is loaded; a damaged one raises in every later process, or ends it. Here a file's name tells what it was
+    compiled for, and a digest that nothing is missing or changed.
+    """
+
+    def _path_of(self, key):
+        compiled_for = repr((self._version, self._source_stamp, key))
+        name = self._index_name.removesuffix(".nbi")
+        return os.path.join(self._cache_path, f"{name}.{hashlib.sha256(compiled_for.encode()).hexdigest()[:16]}.nbc")
+
+    def load(self, key):
+        """The entry of a key; None where it is missing, unreadable or damaged."""
+        try:
+            content = Path(self._path_of(key)).read_bytes()
+        except OSError:
+            return None
+        digest, entry = content[:32], content[32:]
+        return pickle.loads(entry) if hashlib.sha256(entry).digest() == digest else None
+
+    def save(self, key, data):
+        """The entry of a key is written, in one step."""
+        entry = self._dump(data)
+        with self._open_for_write(self._path_of(key)) as file:
+            file.write(hashlib.sha256(entry).digest() + entry)
 
 
 def compile_kernel(function, signature, tag, *, parallel, cache=True):
     """The function compiled for exactly this signature, under a name (and so a cache file) of its own.
 
-    Numba numbers the cached signatures of one function; processes that compile different ones at the same time would
-    overwrite each other's files. With one signature per name they write the same thing.
+    Where the cache cannot be written, the kernel is compiled in each process. Threads that ask at once share one kernel.
+
+    Raises:
+        RuntimeError: Numba's compiler is switched off.
     """
-    name = f"{function.__name__}_{tag}_{'parallel' if parallel else 'serial'}_{source_digest()}"
+    if config.DISABLE_JIT:
+        raise RuntimeError("NUMBA_DISABLE_JIT is set, and the cpu backend needs the compiler; backend='numpy' does not")
+    with global_compiler_lock, _start_method_left_open() if parallel else contextlib.nullcontext():
+        return _compiled(function, signature, tag, parallel, cache)
+
+
+@functools.cache
+def _compiled(function, signature, tag, parallel, cache):
+    try:
+        sources = source_digest()
+    except OSError:
+        sources, cache = "unknown", False
+    name = f"{function.__name__}_{tag}_{'parallel' if parallel else 'serial'}_{sources}"
     renamed = python_types.FunctionType(function.__code__, function.__globals__, name)
     renamed.__qualname__ = name
     renamed.__module__ = function.__module__
     options = {"nogil": True, "parallel": parallel}
-    if not cache:
-        return _only(njit(**options)(renamed), signature)
     try:
-        kernel = njit(cache=True, **options)(renamed)
-    except RuntimeError:  # no writable place for the cache: run uncached
-        return _only(njit(**options)(renamed), signature)
+        kernel = njit(cache=cache, **options)(renamed)
+    except (RuntimeError, OSError):  # no writable place for the cache
+        cache, kernel = False, njit(**options)(renamed)
+    if cache:
+        files = kernel._cache._cache_file
+        kernel._cache._cache_file = CheckedFiles(
+            files._cache_path, kernel._cache._impl.filename_base, files._source_stamp
+        )
     try:
-        return _only(kernel, signature)
-    except (EOFError, pickle.UnpicklingError, IndexError):  # a truncated cache file: forget it and compile again
-        kernel._cache.flush()
-        return _only(kernel, signature)
-
-
-def _only(kernel, signature):
-    kernel.compile(signature)
+        kernel.compile(signature)
+    except OSError:  # compiled, but not saved: a full disk, a folder that was removed
+        if not kernel.overloads:
+            raise
     kernel.disable_compile()
     return kernel
+
+
+@contextlib.contextmanager
+def _start_method_left_open():
+    """Numba, when it starts its threads, settles the start method of multiprocessing, which is the caller's to set."""
+    undecided = multiprocessing.get_start_method(allow_none=True) is None
+    try:
+        yield
+    finally:
+        if undecided and multiprocessing.get_start_method() == multiprocessing.get_all_start_methods()[0]:
+            multiprocessing.set_start_method(None, force=True)

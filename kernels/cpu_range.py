@@ -12,6 +12,7 @@ from fastmask.kernels.cpu_tile import (
     LANE,
     LIKELY,
     NEVER,
+    RUNS_IN_ONE_PASS,
     TILE,
     classify,
     copy_padding,
@@ -20,9 +21,9 @@ from fastmask.kernels.cpu_tile import (
     fill_words,
     find_random,
     inline,
+    mark_run,
     mask_piece,
-    restore_marked,
-    restore_run,
+    restore,
     signed,
     write_decisions,
     write_random,
@@ -125,13 +126,14 @@ class Scratch(NamedTuple):
     words: Any  # the same memory as uint32
     draws: Any
     found: Any
+    marks: Any
     written: Any  # a tile of ids, where the target is the input itself
     piece_ends: Any
     piece_shifts: Any
     piece_rows: Any
 
 
-@inline
+@njit
 def _line_aligned(size):
     """`size` uint64 that start on a cache line."""
     raw = np.empty(size + 8, np.uint64)
@@ -150,6 +152,7 @@ def make_scratch(target, rows):
         words=pairs.view(np.uint32),
         draws=_line_aligned(TILE // 2).view(np.int32),
         found=np.empty(TILE + LIKELY, np.uint32),
+        marks=np.empty(TILE, np.uint8),
         written=np.empty(TILE if target.in_place else 0, target.input_ids.dtype),
         piece_ends=pieces[0],
         piece_shifts=pieces[1],
@@ -189,8 +192,7 @@ def _count_selected(num_masked, begun, low, firsts, draws, t_select, pieces, scr
             num_masked[row] += count
 
 
-# Without Numba's reference counts (`_nrt`): they would cost a third of the time, and nothing is allocated in here.
-@njit(_nrt=False)
+@njit(_nrt=False)  # see `inline`; so nothing can be allocated in here
 def mask_range(low, high, batch, objective, target, scratch, begun):
     """The flat cells low .. high - 1 of the target are written; negative iff one holds an id out of range.
 
@@ -202,6 +204,7 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
     mask_id = target.input_ids.dtype.type(plan[layout.MASK_ID])
     ignore_index = target.labels.dtype.type(plan[layout.IGNORE_INDEX])
     own_rates = batch.thresholds.size > 0
+    marked = batch.special_tokens_mask.size > 0 or runs.shape[0] > RUNS_IN_ONE_PASS
     t_mask, t_random, t_select = _thresholds(batch, plan, 0)
 
     seen = signed(ids.dtype.type(0))
@@ -248,11 +251,15 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
             row += 1
         if cell < n:
             seen |= copy_padding(out[cell:], labels[cell:], draws[cell:n], source[cell:], top, ignore_index)
-        for run in range(2, runs.shape[0]):
-            restore_run(out, labels, draws[:n], source, runs[run, 0], runs[run, 1], ignore_index)
-        if batch.special_tokens_mask.size > 0:
-            marks = batch.special_tokens_mask[tile : tile + n]
-            restore_marked(out, labels, draws[:n], source, marks, ignore_index)
+        if marked:
+            marks = scratch.marks[:n]
+            if batch.special_tokens_mask.size > 0:
+                copy_tile(marks, batch.special_tokens_mask[tile : tile + n])
+            else:
+                marks[:] = 0
+            for run in range(RUNS_IN_ONE_PASS, runs.shape[0]):
+                mark_run(marks, source, runs[run, 0], runs[run, 1])
+            restore(out, labels, draws[:n], source, marks, ignore_index)
         if own_rates:
             t_mask, t_random, t_select = CLASSES
         if t_random > t_mask:

@@ -15,12 +15,14 @@ from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
 TILE = 512
 GROUP = 8  # blocks are computed in whole groups, so that the vector loop has no remainder
 LIKELY = 4
+RUNS_IN_ONE_PASS = 2  # of special ids; real vocabularies have one to four
 NEVER = np.int32(0x7FFFFFFF)
 CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified draws
 ZERO, ONE, TWO, THREE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(64)
 S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
 
-inline = njit(inline="always")
+# Inlined by LLVM, and without Numba's reference counts (`_nrt`): they would cost a third of the time.
+inline = njit(forceinline=True, _nrt=False)
 _philox = inline(philox.philox)
 _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
@@ -100,23 +102,21 @@ def copy_padding(out, labels, draws, ids, top, ignore_index):
 
 
 @inline
-def restore_run(out, labels, draws, ids, first, length, ignore_index):
-    """Cells become untouched where the id lies in one more run of special ids."""
+def mark_run(marks, ids, first, length):
+    """Marks become 1 where the id lies in one more run of special ids."""
     for j in range(ids.size):
-        inside = np.uint32(np.uint32(ids[j]) - first) < length
-        draws[j] = NEVER if inside else draws[j]
-        labels[j] = ignore_index if inside else labels[j]
-        out[j] = ids[j] if inside else out[j]
+        marks[j] = np.uint8(1) if np.uint32(np.uint32(ids[j]) - first) < length else marks[j]
 
 
 @inline
-def restore_marked(out, labels, draws, ids, special_tokens_mask, ignore_index):
-    """Cells become untouched where the caller's mask is not 0."""
-    for j in range(ids.size):
-        if special_tokens_mask[j] != np.uint8(0):
-            draws[j] = NEVER
-            labels[j] = ignore_index
-            out[j] = ids[j]
+def restore(out, labels, draws, ids, marks, ignore_index):
+    """Cells become untouched where the mark is not 0 (in three loops: few arrays each, or they are not vectorised)."""
+    for j in range(marks.size):
+        draws[j] = draws[j] if marks[j] == np.uint8(0) else NEVER
+    for j in range(marks.size):
+        labels[j] = labels[j] if marks[j] == np.uint8(0) else ignore_index
+    for j in range(marks.size):
+        out[j] = out[j] if marks[j] == np.uint8(0) else ids[j]
 
 
 @inline
@@ -130,10 +130,10 @@ def classify(draws, t_mask, t_random, t_select):
 
 
 @inline
-def copy_tile(out, ids):
-    """The ids once more (a slice assignment would allocate)."""
-    for j in range(ids.size):
-        out[j] = ids[j]
+def copy_tile(target, source):
+    """The source once more (a slice assignment would allocate)."""
+    for j in range(source.size):
+        target[j] = source[j]
 
 
 @inline

@@ -105,7 +105,7 @@ def mask(
     ] = None,
     label_dtype: Annotated[OutType, typer.Option(help="Type of the labels written.")] = OutType.INT64,
     chunk_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows at a time, at most 1,048,576 tokens.")
+        int | None, typer.Option(min=1, help="Rows at a time, at most 262,144 tokens.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files of an earlier run.")] = False,
 ) -> None:

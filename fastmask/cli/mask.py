@@ -27,7 +27,7 @@ from fastmask.cli.source import IntArray, Source
 from fastmask.cli.target import NAMES, Target, target
 from fastmask.cli.units import amount
 
-CHUNK_TOKENS = 1 << 20  # at most: some 30 MB of ids, labels and intermediate arrays
+CHUNK_TOKENS = 1 << 18  # at most: a few MB of ids and labels, below the size at which threads would pay
 TERMINATED = 128 + signal.SIGTERM
 
 
