@@ -124,9 +124,9 @@ def plan_ranges(cells: int) -> tuple[int, str]:
 @contextlib.contextmanager
 def parallel_region() -> Iterator[bool]:
     """True for one thread at a time; False, at once, for any other that comes meanwhile."""
-    entered = _parallel_region.acquire(blocking=False)
-    region = _parallel_region
+    region, entered = _parallel_region, False
     try:
+        entered = region.acquire(blocking=False)
         yield entered
     finally:
         if entered:

@@ -11,6 +11,7 @@ from fastmask.kernels.cpu_range import (
     Batch,
     Objective,
     Target,
+    content_id,
     content_weight,
     first_row_ending_after,
     locate,
@@ -49,6 +50,14 @@ def mask_batch_kernel(
         if begun[k, 0] > 0:
             num_masked[first_row_ending_after(ends, k * step)] += begun[k, 0]
     return in_range
+
+
+def content_ids_kernel(ids, row_length, pad_id, starts, lengths, weights, sample_ids):
+    """sample_ids[r] is the content id of row r."""
+    firsts, ends = np.empty(sample_ids.size, np.int64), np.empty(sample_ids.size, np.int64)
+    locate(ids, row_length, pad_id, starts, lengths, firsts, ends)
+    for r in range(sample_ids.size):
+        sample_ids[r] = content_id(ids[firsts[r] : ends[r]], weights)
 
 
 def content_weights_kernel(weights):
@@ -111,6 +120,15 @@ def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
 
 
 @functools.cache
+def compiled_content_ids(id_dtype, cache=True):
+    """The kernel of `content_ids` for an id dtype."""
+    ids, integers = from_dtype(id_dtype), _read(types.int64)
+    longs = types.uint64
+    signature = types.void(_read(ids), types.int64, longs, integers, integers, _read(longs), _write(longs))
+    return compile_kernel(content_ids_kernel, signature, str(ids), parallel=False, cache=cache)
+
+
+@functools.cache
 def compiled_content_weights(cache=True):
     """The kernel of `content_weights`."""
     signature = types.void(_write(types.uint64))
@@ -148,12 +166,29 @@ def content_weights(row_length):
     return _content_weights(min(1 << max(row_length - 1, 511).bit_length(), WEIGHTS_KEPT))
 
 
+def content_ids(plan, call):
+    """The content id of each row, uint64."""
+    sample_ids = np.empty(call.rows, np.uint64)
+    compiled_content_ids(call.ids.dtype)(
+        call.ids,
+        call.row_length,
+        int(plan.words[layout.PAD_ID]),
+        NO_INTEGERS if call.starts is None else call.starts,
+        NO_INTEGERS if call.lengths is None else call.lengths,
+        content_weights(call.row_length),
+        sample_ids,
+    )
+    return sample_ids
+
+
 def mask_batch(plan, call, out, ranges=1):
     """The batch of a Call is masked into an Outputs; True iff every id is in range.
 
     With ranges > 1 so many ranges of tiles are the work of Numba's threads; the bits are the same.
     """
-    ids = call.ids
+    ids, sample_ids = call.ids, call.sample_ids
+    if sample_ids is None and call.in_place and ranges > 1:
+        sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
     kernel = compiled_mask_batch(ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1)
     return kernel(
         ranges,
@@ -163,11 +198,11 @@ def mask_batch(plan, call, out, ranges=1):
         NO_INTEGERS if call.starts is None else call.starts,
         NO_INTEGERS if call.lengths is None else call.lengths,
         call.epoch,
-        NO_LONGS if call.sample_ids is None else call.sample_ids,
+        NO_LONGS if sample_ids is None else sample_ids,
         NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
         NO_LONGS if call.offsets is None else call.offsets,
         NO_WORDS if call.thresholds is None else call.thresholds,
-        content_weights(call.row_length) if call.sample_ids is None else NO_LONGS,
+        content_weights(call.row_length) if sample_ids is None else NO_LONGS,
         plan.words,
         plan.special_runs,
         plan.pool,

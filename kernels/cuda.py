@@ -1,18 +1,28 @@
 """The CUDA backend: each operation as one pass over device memory, the same loop body as on the CPU.
 
-Indices and all that decides are unsigned and 64 bits wide; no float takes part, but those a caller supplies.
-To the compiler arrays are raw pointers, so nothing is checked against bounds: an id out of range raises a
-flag and indexes nothing.
+Here are the kernels over cells, and what the host calls; the kernels over rows are in `cuda_rows`. Indices
+and all that decides are unsigned and 64 bits wide; no float takes part, but those a caller supplies. To the
+compiler arrays are raw pointers, so nothing is checked against bounds: an id out of range raises a flag and
+indexes nothing.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from fastmask.kernels import cuda_launch as launch
-from fastmask.kernels import fate, layout, philox
-from fastmask.kernels.cuda_launch import Kernel, block_largest, block_sum, device, is_set, larger, on_device
+from fastmask.kernels import cuda_rows, fate, layout, philox
+from fastmask.kernels.cuda_launch import MAX_THREADS, Array, Kernel, Queue, device, is_set, on_device
+from fastmask.kernels.cuda_rows import IDS, LENGTHS, STARTS
 
-__all__ = ["apply_supplied", "is_set", "mask_batch", "real_runs"]
+__all__ = ["apply_supplied", "checked_integers", "is_set", "mask_batch", "rate_thresholds", "real_runs"]
+
+Allocate = Callable[[int, Any], Array]  # (size, dtype): a device array of unspecified content
 
 ZERO, ONE, TWO, THREE, FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 LOW, HALF = philox.LOW, philox.HALF
@@ -22,10 +32,10 @@ RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
 SUPPLIED_IGNORE_INDEX = np.int64(-100)
 
 # The places of words 0, 1, 2, 3 in shared memory are PITCH apart: no two threads of a warp meet in a bank.
-MAX_THREADS, PITCH, WORDS = 128, np.uint64(128 + 8), 4 * (128 + 8)
+PITCH, WORDS = np.uint64(MAX_THREADS + 8), 4 * (MAX_THREADS + 8)
 
-# Which of the arrays that a call may leave out are there; bits of the kernel's argument `given`.
-STARTS, LENGTHS, OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS = (np.uint64(1 << bit) for bit in range(7))
+# Further arrays that a call may leave out, as bits of the kernel's argument `given`.
+OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS = (np.uint64(1 << bit) for bit in range(2, 7))
 
 _philox = device(philox.philox)
 _draw_of = device(fate.draw_of)
@@ -33,8 +43,6 @@ _extra_of = device(fate.extra_of)
 _mixed_of = device(fate.mixed_of)
 _scatter = device(fate.scatter)
 _nest = device(fate.nest)
-_finish = device(fate.finish)
-_spread = device(fate.spread)
 _pick = device(fate.pick_function(device(fate.count_not_above)))
 
 
@@ -170,86 +178,6 @@ def mask_tokens(
         tile += np.uint64(cuda.gridDim.x) * of_block
 
 
-def clear(values, size):
-    """values[0:size] are 0."""
-    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
-    while i < size:
-        values[i] = np.int64(0)
-        i += stride
-
-
-def trim_rows(ids, starts, lengths, rows, row_length, pad_id):
-    """starts, lengths: each row less its leading and trailing runs of the pad id; 0, 0 where nothing is left.
-
-    A block takes a row and looks from both ends, one id per thread at a time, so it reads little but padding.
-    """
-    cells = cuda.shared.array(MAX_THREADS, np.uint64)
-    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
-    while row < rows:
-        first = row * row_length
-        rest, base = ZERO, ZERO  # rest: columns from the first real token on
-        while base < row_length and rest == ZERO:
-            column = base + me
-            real = column < row_length and np.uint64(ids[first + column]) != pad_id
-            rest = block_largest(row_length - column if real else ZERO, cells)
-            base += np.uint64(cuda.blockDim.x)
-        end, base = ZERO, ZERO  # end: the column after the last real token
-        while base < rest and end == ZERO:
-            below = base + me
-            real = below < rest and np.uint64(ids[first + (row_length - ONE - below)]) != pad_id
-            end = block_largest(row_length - below if real else ZERO, cells)
-            base += np.uint64(cuda.blockDim.x)
-        if me == ZERO:
-            starts[row] = np.int64(row_length - rest if rest > ZERO else ZERO)
-            lengths[row] = np.int64(end - (row_length - rest) if rest > ZERO else ZERO)
-        row += np.uint64(cuda.gridDim.x)
-
-
-def find_runs(attention_mask, starts, lengths, flag, rows, row_length, one, magnitude):
-    """starts, lengths: each row's run of ones; the flag is raised by a hole and by any value but 0 and 1.
-
-    Values are taken as bits: `one` is the pattern of 1, and a pattern without `magnitude` bits is 0.
-    """
-    cells = cuda.shared.array(MAX_THREADS, np.uint64)
-    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
-    while row < rows:
-        ones, rest, end, column = ZERO, ZERO, ZERO, me
-        while column < row_length:
-            value = np.uint64(attention_mask[row * row_length + column])
-            if value == one:
-                ones += ONE
-                rest = larger(rest, row_length - column)
-                end = column + ONE
-            elif value & magnitude:
-                flag[ZERO] = RAISED
-            column += np.uint64(cuda.blockDim.x)
-        ones, rest, end = block_sum(ones, cells), block_largest(rest, cells), block_largest(end, cells)
-        if me == ZERO:
-            start = row_length - rest if ones > ZERO else ZERO
-            starts[row] = np.int64(start)
-            lengths[row] = np.int64(ones)
-            if end - start != ones:
-                flag[ZERO] = RAISED
-        row += np.uint64(cuda.gridDim.x)
-
-
-def sum_content(ids, starts, lengths, sample_ids, given, rows, row_length):
-    """sample_ids: the content id of each row, a sum over its real tokens mod 2^64, spread once more."""
-    cells = cuda.shared.array(MAX_THREADS, np.uint64)
-    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
-    while row < rows:
-        first = row * row_length + (np.uint64(starts[row]) if given & STARTS else ZERO)
-        length = np.uint64(lengths[row]) if given & LENGTHS else row_length
-        total, position = ZERO, me
-        while position < length:
-            total += (np.uint64(ids[first + position]) + ONE) * _finish(_spread(position))
-            position += np.uint64(cuda.blockDim.x)
-        total = block_sum(total, cells)
-        if me == ZERO:
-            sample_ids[row] = _finish(total)
-        row += np.uint64(cuda.gridDim.x)
-
-
 def apply_decisions(
     token_ids, mask_positions, replace_probs, random_tokens, masked_ids, labels, flag, cells, mask_token_id,
     first, second,
@@ -273,24 +201,21 @@ def apply_decisions(
         cell += stride
 
 
-IDS, WRITTEN = ("<u2", "<i4", "<i8"), ("<i4", "<i8")
+WRITTEN = ("<i4", "<i8")  # the dtypes of outputs
 MASK_TOKENS = Kernel(
     mask_tokens,
     (None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "u1", "u8", "u4", "u4", "u4", "u8"),
     ("u8",) * 17,
     [(ids, out, labels) for ids in IDS for out in WRITTEN for labels in WRITTEN],
 )
-CLEAR = Kernel(clear, ("i8",), ("u8",))
-TRIM_ROWS = Kernel(trim_rows, (None, "i8", "i8"), ("u8",) * 3, [(ids,) for ids in IDS])
-BITS = ("|u1", "<u2", "<u4", "<u8")
-FIND_RUNS = Kernel(find_runs, (None, "i8", "i8", "u4"), ("u8",) * 4, [(bits,) for bits in BITS])
-SUM_CONTENT = Kernel(sum_content, (None, "i8", "i8", "u8"), ("u8",) * 3, [(ids,) for ids in IDS])
 SUPPLIED = ("i8", "u1", "f8", "i8", "i8", "i8", "u4")
 APPLY_DECISIONS = Kernel(apply_decisions, SUPPLIED, ("u8", "i8", "f8", "f8"))
-KERNELS = (MASK_TOKENS, CLEAR, TRIM_ROWS, FIND_RUNS, SUM_CONTENT, APPLY_DECISIONS)
+KERNELS = (MASK_TOKENS, APPLY_DECISIONS, *cuda_rows.KERNELS)
 
 
-def mask_batch(plan, call, out, stream=0, allocate=cuda.device_array):
+def mask_batch(
+    plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> Array:
     """A flag that is not 0 where an id is out of range; `out` holds the masked batch.
 
     Both once the stream has come to it. The flag is a uint32 of device memory, (1,): `is_set(flag, stream)`
@@ -301,55 +226,58 @@ def mask_batch(plan, call, out, stream=0, allocate=cuda.device_array):
         call: Call, of device arrays. `ids` may be the memory of `out.input_ids`.
         out: Outputs, of device arrays, written as a whole; `decisions` and `num_masked` may be None.
         stream: the handle of a stream of the arrays' device; 0 is the default stream.
-        allocate: allocate(size, dtype) gives a device array, for starts, lengths and content ids not given.
+        allocate: for starts, lengths and content ids that are not given.
     """
     with on_device(call.ids, stream) as queue:
         flag = launch.new_flag(queue.device)
         if out.num_masked is not None and call.rows > 0:
-            CLEAR.launch(queue, launch.blocks_of(call.rows), [out.num_masked], [call.rows])
+            cuda_rows.CLEAR.launch(queue, launch.blocks_of(call.rows), [out.num_masked], [call.rows])
         if call.rows > 0 and call.row_length > 0:
             starts, lengths = _extents(queue, plan, call, allocate)
             sample_ids = _sample_ids(queue, call, starts, lengths, allocate)
-            _launch_mask_tokens(queue, plan, call, out, flag, sample_ids, starts, lengths)
+            known = replace(call, starts=starts, lengths=lengths, sample_ids=sample_ids)
+            _launch_mask_tokens(queue, plan, known, out, flag)
         return flag
 
 
-def _extents(queue, plan, call, allocate):
+def _extents(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> tuple[Array, Array]:
     """(starts, lengths) of a call, found where it gives none; None for starts of 0 and for full lengths."""
     if call.lengths is not None or plan.pad_id is None:
         return call.starts, call.lengths
     starts, lengths = allocate(call.rows, np.int64), allocate(call.rows, np.int64)
-    TRIM_ROWS.launch(queue, call.rows, [call.ids, starts, lengths], [call.rows, call.row_length, plan.pad_id])
+    scalars = [call.rows, call.row_length, plan.pad_id]
+    cuda_rows.TRIM_ROWS.launch(queue, call.rows, [call.ids, starts, lengths], scalars)
     return starts, lengths
 
 
-def _sample_ids(queue, call, starts, lengths, allocate):
+def _sample_ids(queue: Queue, call: Any, starts: Array, lengths: Array, allocate: Allocate) -> Array:
     """The sample ids of a call, computed from the content where it gives none."""
     if call.sample_ids is not None:
         return call.sample_ids
     sample_ids = allocate(call.rows, np.uint64)
     scalars = [_bits((STARTS, starts), (LENGTHS, lengths)), call.rows, call.row_length]
-    SUM_CONTENT.launch(queue, call.rows, [call.ids, starts, lengths, sample_ids], scalars)
+    cuda_rows.SUM_CONTENT.launch(queue, call.rows, [call.ids, starts, lengths, sample_ids], scalars)
     return sample_ids
 
 
-def _bits(*optional):
+def _bits(*optional: tuple[Any, Array]) -> int:
     """The bits of the arrays that are not None, of pairs (bit, array)."""
     return sum(int(bit) for bit, array in optional if array is not None)
 
 
-def _launch_mask_tokens(queue, plan, call, out, flag, sample_ids, starts, lengths):
+def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
+    """The batch is queued for masking; starts, lengths and sample ids of the call are known."""
     words, runs, pool, cumulative = launch.tables_of(plan, queue.device)
     longest_shift = 0 if call.offsets is None else 3
     width, pieces_per_row = launch.pieces_of((call.row_length + longest_shift + 3) // 4)
     pieces = call.rows * pieces_per_row
     given = _bits(
-        (STARTS, starts), (LENGTHS, lengths), (OFFSETS, call.offsets), (THRESHOLDS, call.thresholds),
-        (EXCLUDED, call.special_tokens_mask), (DECISIONS, out.decisions), (COUNTS, out.num_masked),
+        (STARTS, call.starts), (LENGTHS, call.lengths), (OFFSETS, call.offsets),
+        (THRESHOLDS, call.thresholds), (EXCLUDED, call.special_tokens_mask), (DECISIONS, out.decisions), (COUNTS, out.num_masked),
     )  # fmt: skip
     arrays = [
-        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, sample_ids, starts, lengths,
-        call.special_tokens_mask, call.offsets, call.thresholds, runs, pool, cumulative,
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
+        call.starts, call.lengths, call.special_tokens_mask, call.offsets, call.thresholds, runs, pool, cumulative,
     ]  # fmt: skip
     scalars = [
         given, pieces, pieces_per_row, width.bit_length() - 1, call.row_length, call.epoch,
@@ -363,7 +291,9 @@ def _launch_mask_tokens(queue, plan, call, out, flag, sample_ids, starts, length
 ONES = {"f2": 0x3C00, "f4": 0x3F800000, "f8": 0x3FF0000000000000}  # the bit patterns of 1.0
 
 
-def real_runs(attention_mask, rows, row_length, stream=0, allocate=cuda.device_array):
+def real_runs(
+    attention_mask: Array, rows: int, row_length: int, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> tuple[Array, Array, Array]:
     """(starts, lengths, flag): each row's run of ones, int64 (rows,); an empty row has start 0.
 
     The flag (as in `mask_batch`, like stream and allocate) is not 0 where a row has a hole or any value but 0
@@ -378,14 +308,56 @@ def real_runs(attention_mask, rows, row_length, stream=0, allocate=cuda.device_a
             bits = attention_mask.view(np.dtype(f"u{dtype.itemsize}"))
             sign = int(dtype.kind == "f")  # minus zero is zero
             scalars = [rows, row_length, ONES.get(dtype.str[1:], 1), (1 << 8 * dtype.itemsize - sign) - 1]
-            FIND_RUNS.launch(queue, rows, [bits, starts, lengths, flag], scalars)
+            cuda_rows.FIND_RUNS.launch(queue, rows, [bits, starts, lengths, flag], scalars)
         return starts, lengths, flag
 
 
+def rate_thresholds(
+    rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> tuple[Array, Array]:
+    """(thresholds, flag): floor(rate * 2^24 + 0.5) of each rate, uint32, the shape of `rates`.
+
+    The flag (as in `mask_batch`, like stream and allocate) is not 0 where a rate is NaN, outside [0, 1], or
+    above 0 and rounds to 0; its threshold is then 0. `rates` is a device array of float64, (rows,).
+    """
+    return _each(cuda_rows.CUT_RATES, rates, np.uint32, [], stream, allocate)
+
+
+def checked_integers(
+    values: Array, limit: int, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> tuple[Array, Array]:
+    """(checked, flag): the values, int64, with those outside [0, limit] moved to its nearer end.
+
+    The flag (as in `mask_batch`, like stream and allocate) is not 0 where there is such a value. `values` is
+    a device array of int64, 1-D, and is not changed; 0 <= limit < 2^63.
+    """
+    return _each(cuda_rows.CLAMP_INTEGERS, values, np.int64, [limit], stream, allocate)
+
+
+def _each(
+    kernel: Kernel, values: Array, dtype: Any, scalars: list[Any], stream: int, allocate: Allocate
+) -> tuple[Array, Array]:
+    """What the kernel makes of each of the values, in a new array, and the flag that it may raise."""
+    with on_device(values, stream) as queue:
+        flag = launch.new_flag(queue.device)
+        size = int(values.size)
+        made = allocate(size, dtype)
+        if size > 0:
+            kernel.launch(queue, launch.blocks_of(size), [values, made, flag], [size, *scalars])
+        return made, flag
+
+
 def apply_supplied(
-    token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, borders, masked_ids, labels,
-    stream=0,
-):  # fmt: skip
+    token_ids: Array,
+    mask_positions: Array,
+    replace_probs: Array,
+    random_tokens: Array,
+    mask_token_id: int,
+    borders: tuple[float, float],
+    masked_ids: Array,
+    labels: Array,
+    stream: int = 0,
+) -> Array:
     """A flag that is not 0 where a probability is outside [0, 1]; masked_ids and labels hold the result.
 
     Flag and stream are as in `mask_batch`, the rest as in `reference.apply_supplied`, in device memory.

@@ -19,7 +19,8 @@ from numba import cuda
 Array = Any  # of the device: whatever has __cuda_array_interface__; in the simulator a FakeCUDAArray
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
-THREADS = 128  # per block: a power of two, a multiple of each width, at most what kernels share memory for
+MAX_THREADS = 128  # per block: kernels share memory for so many
+THREADS = 128  # per block: a power of two, a multiple of each width
 WIDTHS = (8, 16, 32)  # threads that may share a piece of a row
 MAX_BLOCKS = 8192  # further work is taken in strides of the grid
 MIN_BLOCKS = 128  # Numba warns of any grid below this; blocks without work end at once

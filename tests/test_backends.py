@@ -41,10 +41,11 @@ def call_of(rows: int, row_length: int, dtype: str = "int64", vocab: fm.Vocab = 
     return Call(ids, rows, row_length, **({"epoch": 3} | given))
 
 
-@pytest.mark.parametrize("ranges", RANGES)
-@pytest.mark.parametrize("label_dtype", OUT_DTYPES)
-@pytest.mark.parametrize("out_dtype", OUT_DTYPES)
-@pytest.mark.parametrize("dtype", ID_DTYPES)
+SERIAL = [(a, b, c, 1) for a in ID_DTYPES for b in OUT_DTYPES for c in OUT_DTYPES]
+PARALLEL = [("int64", "int64", "int64", 2), ("int32", "int32", "int64", 3), ("uint16", "int64", "int32", 2)]
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype", "label_dtype", "ranges"), SERIAL + PARALLEL)
 def test_every_mix_of_dtypes_gives_the_bits_of_the_reference(
     dtype: str, out_dtype: str, label_dtype: str, ranges: int
 ) -> None:
@@ -54,6 +55,16 @@ def test_every_mix_of_dtypes_gives_the_bits_of_the_reference(
         out = poisoned(call, out_dtype, label_dtype)
         assert cpu.mask_batch(plan, call, out, ranges)
         assert_same(out, expected(plan, call, out_dtype, label_dtype))
+
+
+def test_in_place_ranges_take_content_ids_before_any_of_them_writes() -> None:
+    plan = plan_of(BERT, 1.0)
+    call = call_of(1, 5000, sample_ids=None)
+    want = expected(plan, call)
+    for _ in range(20):
+        out = poisoned(call)
+        assert cpu.mask_batch(plan, in_place(call, out), out, 3)
+        assert_same(out, want)
 
 
 @pytest.mark.parametrize("poison", [-7, 0x55])
@@ -99,7 +110,7 @@ def objectives(draw: st.DrawFn) -> Any:
 def calls(draw: st.DrawFn, vocab: fm.Vocab) -> Call:
     rows, row_length = draw(st.sampled_from([(1, 1), (1, 600), (2, 513), (5, 128), (40, 16), (300, 3), (9, 61)]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
-    ids = random_ids(rng, vocab, (rows, row_length), draw(st.sampled_from(ID_DTYPES))).reshape(-1)
+    ids = random_ids(rng, vocab, (rows, row_length)).reshape(-1)
     call = Call(ids, rows, row_length, draw(st.integers(0, (1 << 24) - 1)))
     if draw(st.booleans()):
         call.sample_ids = rng.integers(0, LAST_ID, rows, dtype=np.uint64, endpoint=True)
@@ -121,10 +132,10 @@ def calls(draw: st.DrawFn, vocab: fm.Vocab) -> Call:
 def test_any_objective_on_any_batch_gives_the_bits_of_the_reference(data: st.DataObject) -> None:
     vocab, plan = data.draw(objectives())
     call = data.draw(calls(vocab))
-    out_dtype, label_dtype = data.draw(st.tuples(st.sampled_from(OUT_DTYPES), st.sampled_from(OUT_DTYPES)))
+    dtype, out_dtype, label_dtype, ranges = data.draw(st.sampled_from(SERIAL[::4] + PARALLEL))
+    call.ids = call.ids.astype(dtype)
     want = expected(plan, call, out_dtype, label_dtype)
     out = poisoned(call, out_dtype, label_dtype)
-    ranges = data.draw(st.sampled_from(RANGES))
     if call.ids.dtype == out_dtype and data.draw(st.booleans()):
         call = in_place(call, out)
     assert cpu.mask_batch(plan, call, out, ranges)

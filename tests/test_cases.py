@@ -1,6 +1,6 @@
-"""Failures of other systems, boiled down: which positions may be chosen, what they become, and how many there are.
+"""Failures of other systems, boiled down: which positions may be chosen, what they become, how many.
 
-Each test carries the id of its case. Ids of the small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, ordinary ids 5..29.
+Each test carries the id of its case. The small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, others 5..29.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def _small_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     sys.setswitchinterval(before)
 
 
-def masker_of(p: float, replace: fm.Replace | None = None, vocab: fm.Vocab = VOCAB, **given: Any) -> fm.Masker:
+def masker_of(
+    p: float, replace: fm.Replace | None = None, vocab: fm.Vocab = VOCAB, **given: Any
+) -> fm.Masker:
     return fm.Masker(vocab, fm.Bernoulli(p), replace or fm.Replace(), **{"seed": 7, **given})
 
 
@@ -161,7 +163,7 @@ def test_b05_a_float_mask_of_other_values_than_0_and_1_is_refused(backend: str, 
 
 @on_every_backend
 def test_b07_with_pad_equal_to_eos_the_lengths_say_what_is_padding(backend: str) -> None:
-    """DESIGN, section 4, holds: without lengths the trailing run of the pad id is padding, by rule and not by guess."""
+    """DESIGN, section 4, holds: without lengths the trailing run of the pad id is padding, by rule."""
     ids = np.array([[5, 7, 8, 3, 3, 3]])
     shared = fm.Vocab(size=30, mask_token_id=4, pad_token_id=3, special_token_ids=(0, 1, 2))
     ordinary = fm.Vocab(size=30, mask_token_id=4, special_token_ids=(0, 1, 2))

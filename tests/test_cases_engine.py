@@ -1,6 +1,6 @@
 """Failures of other systems, boiled down: the engine under Numba, numba-cuda and torch.
 
-Each test carries the id of its case. Ids of the small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, ordinary ids 5..29.
+Each test carries the id of its case. The small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, others 5..29.
 """
 
 from __future__ import annotations

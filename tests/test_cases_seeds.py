@@ -1,6 +1,6 @@
 """Failures of other systems, boiled down: seeds, epochs, workers and ranks; data types and mutation.
 
-Each test carries the id of its case. Ids of the small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, ordinary ids 5..29.
+Each test carries the id of its case. The small vocabulary: PAD 0, UNK 1, CLS 2, SEP 3, MASK 4, others 5..29.
 """
 
 from __future__ import annotations
@@ -160,7 +160,13 @@ def test_b64_random_states_are_byte_identical_before_and_after(backend: str) -> 
 
     def states() -> tuple[object, ...]:
         name, keys, *rest = np.random.get_state()
-        return random.getstate(), name, np.asarray(keys).tobytes(), rest, torch.get_rng_state().numpy().tobytes()
+        return (
+            random.getstate(),
+            name,
+            np.asarray(keys).tobytes(),
+            rest,
+            torch.get_rng_state().numpy().tobytes(),
+        )
 
     ids = some_ids(8, 64)
     before = states()
@@ -200,9 +206,11 @@ def test_b67_a_fixed_epoch_evaluates_on_the_same_masks_every_time(backend: str) 
 
 @pytest.mark.parametrize(("dtype", "size"), [("uint16", 119_547), ("uint16", 65_537), ("int16", 40_000)])
 def test_b68_ids_too_narrow_for_the_vocabulary_are_refused(dtype: str, size: int) -> None:
-    """DESIGN, section 7, holds: the input's dtype is known at the call, that of the output at construction."""
+    """DESIGN, section 7, holds: the dtype of the input is known at the call only."""
     masker = fm.Masker(fm.Vocab(size, 4), fm.Bernoulli(0.15))
-    with pytest.raises(OverflowError, match=f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids"):
+    with pytest.raises(
+        OverflowError, match=f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids"
+    ):
         masker(np.full((1, 4), 9, dtype), epoch=0)
 
 

@@ -1,0 +1,138 @@
+"""The CUDA kernels over rows: what a call says of each of its samples, checked, or read off the tokens.
+
+A kernel gives each row a block, or each a thread; rows that are left are taken in strides of the grid.
+"""
+
+import numpy as np
+from numba import cuda
+
+from fastmask.kernels import fate
+from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, block_largest, block_sum, device, larger
+
+IDS = ("<u2", "<i4", "<i8")  # the dtypes of ids
+STARTS, LENGTHS = np.uint64(1), np.uint64(2)  # bits of `given`: which arrays of a call are there
+
+ZERO, ONE = np.uint64(0), np.uint64(1)
+RAISED = np.uint32(1)
+NEVER, ALWAYS = np.uint32(0), np.float64(1 << 24)  # the thresholds of probability 0 and 1
+
+_finish = device(fate.finish)
+_spread = device(fate.spread)
+
+
+def clear(values, size):
+    """values[0:size] are 0."""
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < size:
+        values[i] = np.int64(0)
+        i += stride
+
+
+def trim_rows(ids, starts, lengths, rows, row_length, pad_id):
+    """starts, lengths: each row less its leading and trailing runs of the pad id; 0, 0 where nothing is left.
+
+    A block takes a row and looks from both ends, one id per thread at a time, so it reads little but padding.
+    """
+    cells = cuda.shared.array(MAX_THREADS, np.uint64)
+    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
+    while row < rows:
+        first = row * row_length
+        rest, base = ZERO, ZERO  # rest: columns from the first real token on
+        while base < row_length and rest == ZERO:
+            column = base + me
+            real = column < row_length and np.uint64(ids[first + column]) != pad_id
+            rest = block_largest(row_length - column if real else ZERO, cells)
+            base += np.uint64(cuda.blockDim.x)
+        end, base = ZERO, ZERO  # end: the column after the last real token
+        while base < rest and end == ZERO:
+            below = base + me
+            real = below < rest and np.uint64(ids[first + (row_length - ONE - below)]) != pad_id
+            end = block_largest(row_length - below if real else ZERO, cells)
+            base += np.uint64(cuda.blockDim.x)
+        if me == ZERO:
+            starts[row] = np.int64(row_length - rest if rest > ZERO else ZERO)
+            lengths[row] = np.int64(end - (row_length - rest) if rest > ZERO else ZERO)
+        row += np.uint64(cuda.gridDim.x)
+
+
+def find_runs(attention_mask, starts, lengths, flag, rows, row_length, one, magnitude):
+    """starts, lengths: each row's run of ones; the flag is raised by a hole and by any value but 0 and 1.
+
+    Values are taken as bits: `one` is the pattern of 1, and a pattern without `magnitude` bits is 0.
+    """
+    cells = cuda.shared.array(MAX_THREADS, np.uint64)
+    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
+    while row < rows:
+        ones, rest, end, column = ZERO, ZERO, ZERO, me
+        while column < row_length:
+            value = np.uint64(attention_mask[row * row_length + column])
+            if value == one:
+                ones += ONE
+                rest = larger(rest, row_length - column)
+                end = column + ONE
+            elif value & magnitude:
+                flag[ZERO] = RAISED
+            column += np.uint64(cuda.blockDim.x)
+        ones, rest, end = block_sum(ones, cells), block_largest(rest, cells), block_largest(end, cells)
+        if me == ZERO:
+            start = row_length - rest if ones > ZERO else ZERO
+            starts[row] = np.int64(start)
+            lengths[row] = np.int64(ones)
+            if end - start != ones:
+                flag[ZERO] = RAISED
+        row += np.uint64(cuda.gridDim.x)
+
+
+def sum_content(ids, starts, lengths, sample_ids, given, rows, row_length):
+    """sample_ids: the content id of each row, a sum over its real tokens mod 2^64, spread once more."""
+    cells = cuda.shared.array(MAX_THREADS, np.uint64)
+    row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
+    while row < rows:
+        first = row * row_length + (np.uint64(starts[row]) if given & STARTS else ZERO)
+        length = np.uint64(lengths[row]) if given & LENGTHS else row_length
+        total, position = ZERO, me
+        while position < length:
+            total += (np.uint64(ids[first + position]) + ONE) * _finish(_spread(position))
+            position += np.uint64(cuda.blockDim.x)
+        total = block_sum(total, cells)
+        if me == ZERO:
+            sample_ids[row] = _finish(total)
+        row += np.uint64(cuda.gridDim.x)
+
+
+def clamp_integers(values, checked, flag, size, limit):
+    """checked: the values, moved into [0, limit]; the flag is raised where one lies outside."""
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < size:
+        value = values[i]
+        if value < 0 or value > limit:
+            flag[ZERO] = RAISED
+            value = np.int64(0) if value < 0 else limit
+        checked[i] = value
+        i += stride
+
+
+def cut_rates(rates, thresholds, flag, size):
+    """thresholds: floor(rate * 2^24 + 0.5) in float64, where the sum alone is rounded.
+
+    A rate that is NaN, outside [0, 1], or above 0 with a threshold of 0 gives 0 and raises the flag.
+    """
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < size:
+        rate, threshold = rates[i], NEVER
+        if rate >= 0.0 and rate <= 1.0:
+            threshold = np.uint32(rate * ALWAYS + 0.5)
+        if threshold == NEVER and rate != 0.0:
+            flag[ZERO] = RAISED
+        thresholds[i] = threshold
+        i += stride
+
+
+CLEAR = Kernel(clear, ("i8",), ("u8",))
+TRIM_ROWS = Kernel(trim_rows, (None, "i8", "i8"), ("u8",) * 3, [(ids,) for ids in IDS])
+BITS = ("|u1", "<u2", "<u4", "<u8")
+FIND_RUNS = Kernel(find_runs, (None, "i8", "i8", "u4"), ("u8",) * 4, [(bits,) for bits in BITS])
+SUM_CONTENT = Kernel(sum_content, (None, "i8", "i8", "u8"), ("u8",) * 3, [(ids,) for ids in IDS])
+CLAMP_INTEGERS = Kernel(clamp_integers, ("i8", "i8", "u4"), ("u8", "i8"))
+CUT_RATES = Kernel(cut_rates, ("f8", "u4", "u4"), ("u8",))
+KERNELS = (CLEAR, TRIM_ROWS, FIND_RUNS, SUM_CONTENT, CLAMP_INTEGERS, CUT_RATES)
