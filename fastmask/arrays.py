@@ -27,6 +27,15 @@ def is_torch(x: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(x).__mro__)
 
 
+def as_kind_of(like: Any, x: Any) -> Any:
+    """A NumPy array (or None) as an array of the kind of `like`, sharing its memory."""
+    if x is None or not is_torch(like):
+        return x
+    import torch
+
+    return torch.from_numpy(x)
+
+
 def _is_simulated(x: Any) -> bool:
     """True for an array of Numba's CUDA simulator."""
     return type(x).__name__ == "FakeCUDAArray" and type(x).__module__.startswith("numba.cuda")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class MaskedBatch:
     """The corrupted ids and the labels of a batch, arrays of the kind and shape that came in.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-LINE = 64
+LINE, PAGE = 64, 4096
 KEPT_BYTES = 256 << 20  # the most memory that is held for reuse
 LARGEST_KEPT = 64 << 20  # larger blocks are left to the allocator
 
@@ -31,8 +31,7 @@ class Pool:
 
     def empty(self, size: int, dtype: Any) -> npt.NDArray[Any]:
         """A 1-D array of unspecified content that starts on a cache line and shares memory with no other array."""
-        dtype = np.dtype(dtype)
-        capacity = _capacity(size * dtype.itemsize)
+        capacity = _capacity(size * np.dtype(dtype).itemsize)
         with self._lock:
             block, offset = self._take(capacity)
             return np.ndarray((size,), dtype, block, offset)
@@ -59,8 +58,10 @@ class Pool:
 
 def _capacity(size: int) -> int:
     """Sizes rounded up to a page, and to an eighth of a power of two above: few classes, little waste."""
-    step = max(4096, 1 << max(0, size.bit_length() - 4))
-    return -(-max(size, 1) // step) * step
+    if size <= PAGE:
+        return PAGE
+    step = max(PAGE, 1 << (size.bit_length() - 4))
+    return -(-size // step) * step
 
 
 def _new_block(capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
@@ -70,7 +71,7 @@ def _new_block(capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
 
 def _unused_count() -> int:
     """What getrefcount says of a block that only the pool holds; it differs between Python versions."""
-    for entry in [_new_block(4096)]:
+    for entry in [_new_block(PAGE)]:
         return sys.getrefcount(entry[0])
     raise AssertionError
 

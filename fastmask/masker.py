@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fastmask import validate
-from fastmask.arrays import kind_of
+from fastmask.arrays import as_kind_of
 from fastmask.batch import MaskedBatch
 from fastmask.call import Call, Outputs
 from fastmask.dispatch import choose, explain, host_kernels
 from fastmask.laws import Bernoulli
-from fastmask.outputs import OUT_DTYPES, HostTarget, checked_returns, parts_of
+from fastmask.outputs import OUT_DTYPES, GivenOutputs, checked_returns, fresh_outputs, parts_of
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
 from fastmask.threads import parallel_region, plan_ranges
@@ -155,17 +155,23 @@ class Masker:
     def _mask_on_host(
         self, backend: str, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]
     ) -> MaskedBatch:
-        plan = self.plan
+        plan, kernels = self.plan, host_kernels(backend)
         ids = validate.checked_ids(input_ids)
-        kernels = host_kernels(backend)
-        call = validate.host_call(plan, ids, real_runs=kernels.real_runs, **arguments)
-        target = HostTarget(call, ids, out, self.id_dtype, self.label_dtype, names)
+        call = validate.host_call(plan, ids, kernels.real_runs, **arguments)
+        given = None
+        if out is None:
+            outputs = fresh_outputs(call, self.id_dtype or validate.output_dtype(ids), self.label_dtype, names)
+        else:
+            given = GivenOutputs(out, ids, self.id_dtype)
+            outputs = given.outputs(call, names)
+            call.in_place = given.in_place and ids.flags.c_contiguous
         if call.in_place and not validate.ids_in_range(ids, plan):
             raise validate.id_error(ids, plan.size)
-        if ids.size and not run_on_host(kernels, plan, call, target.outputs):
+        if ids.size and not run_on_host(kernels, plan, call, outputs):
             raise validate.id_error(ids, plan.size)
-        done = target.finish()
-        return _as_given(input_ids, out, done, backend)
+        if given is not None:
+            given.fill(outputs)
+        return _as_given(input_ids, out, ids.shape, outputs, backend)
 
     def explain_backend(self, input_ids: Any, backend: str | None = None) -> str:
         """Which backend a call on this array runs on, serial or parallel, and why.
@@ -178,9 +184,7 @@ class Masker:
 
 def run_on_host(kernels: Any, plan: Plan, call: Call, out: Outputs) -> bool:
     """The batch is masked by a host backend, serial or parallel; True iff every id is in range."""
-    ranges = 1
-    if kernels.__name__.endswith("cpu"):
-        ranges, _ = plan_ranges(call.rows * call.row_length)
+    ranges = plan_ranges(call.rows * call.row_length)[0] if hasattr(kernels, "compiled_mask_batch") else 1
     if ranges == 1:
         return bool(kernels.mask_batch(plan, call, out))
     with parallel_region() as entered:
@@ -197,15 +201,15 @@ def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
     return offered
 
 
-def _as_given(input_ids: Any, out: Any, done: Outputs, backend: str) -> MaskedBatch:
-    """The outputs as arrays of the kind that came in, and as the very arrays that were given as `out`."""
-    ids, labels, decisions, num_masked = done.input_ids, done.labels, done.decisions, done.num_masked
-    if kind_of(input_ids) == "torch":
-        import torch
-
-        ids, labels = torch.from_numpy(ids), torch.from_numpy(labels)
-        decisions = None if decisions is None else torch.from_numpy(decisions)
-        num_masked = None if num_masked is None else torch.from_numpy(num_masked)
+def _as_given(
+    input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str
+) -> MaskedBatch:
+    """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
+    arrays = [done.input_ids.reshape(shape), done.labels.reshape(shape), done.decisions, done.num_masked]
+    if done.decisions is not None:
+        arrays[2] = done.decisions.reshape(shape)
+    if type(input_ids) is not np.ndarray:
+        arrays = [as_kind_of(input_ids, x) for x in arrays]
     if out is not None:
-        ids, labels = parts_of(out)
-    return MaskedBatch(ids, labels, decisions, num_masked, backend)
+        arrays[:2] = parts_of(out)
+    return MaskedBatch(*arrays, backend)

@@ -39,76 +39,73 @@ def parts_of(out: Any) -> tuple[Any, Any]:
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
 
 
-class HostTarget:
-    """The arrays of a call on the host: what the kernel writes, and what the caller gets."""
+def fresh_outputs(
+    call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]
+) -> Outputs:
+    """Outputs in memory that nobody else sees."""
+    cells = call.rows * call.row_length
+    out = Outputs(buffers.empty(cells, id_dtype), buffers.empty(cells, label_dtype))
+    if returns:
+        _add_further(call, out, returns)
+    return out
 
-    def __init__(
-        self,
-        call: Call,
-        ids: npt.NDArray[Any],
-        out: Any,
-        id_dtype: np.dtype[Any] | None,
-        label_dtype: np.dtype[Any],
-        returns: frozenset[str],
-    ) -> None:
-        cells = call.rows * call.row_length
-        self.shape = ids.shape
-        self._copies: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]] = []
-        if out is None:
-            dtype = id_dtype or (ids.dtype.newbyteorder("=") if ids.dtype.itemsize >= 4 else OUT_DTYPES[1])
-            input_ids = buffers.empty(cells, dtype if dtype in OUT_DTYPES else OUT_DTYPES[1])
-            labels = buffers.empty(cells, label_dtype)
-        else:
-            given_ids, given_labels = self._checked(out, id_dtype)
-            self._refuse_overlap(call, ids, given_ids, given_labels)
-            input_ids, labels = self._writable(given_ids), self._writable(given_labels)
-        decisions = buffers.empty(cells, np.uint8) if "decisions" in returns else None
-        num_masked = np.empty(call.rows, np.int64) if "num_masked" in returns else None
-        self.outputs = Outputs(input_ids, labels, decisions, num_masked)
 
-    def _checked(self, out: Any, id_dtype: np.dtype[Any] | None) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        arrays = []
-        for name, part in zip(("input_ids", "labels"), parts_of(out), strict=True):
-            array = to_host(f"out's {name}", part)
-            if array is not part and isinstance(part, (list, tuple)):
-                raise TypeError(f"out's {name} must be an array, got {type(part).__name__}")
-            if array.shape != self.shape:
-                raise ValueError(f"out's {name} has shape {array.shape}, but input_ids has shape {self.shape}")
-            if array.dtype not in OUT_DTYPES:
-                raise TypeError(f"out's {name} must be int32 or int64, got {array.dtype}")
-            if not array.flags.writeable:
-                raise ValueError(f"out's {name} is read-only")
-            arrays.append(array)
-        if id_dtype is not None and arrays[0].dtype != id_dtype:
-            raise TypeError(f"out's input_ids is {arrays[0].dtype}, but id_dtype is {id_dtype}")
-        return arrays[0], arrays[1]
+def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
+    if "decisions" in returns:
+        out.decisions = buffers.empty(call.rows * call.row_length, np.uint8)
+    if "num_masked" in returns:
+        out.num_masked = np.empty(call.rows, np.int64)
 
-    @staticmethod
-    def _refuse_overlap(
-        call: Call, ids: npt.NDArray[Any], out_ids: npt.NDArray[Any], labels: npt.NDArray[Any]
-    ) -> None:
-        if np.may_share_memory(labels, out_ids) and np.shares_memory(labels, out_ids):
-            raise ValueError("out's labels and out's input_ids share memory")
-        if np.may_share_memory(labels, ids) and np.shares_memory(labels, ids):
-            raise ValueError("out's labels and input_ids share memory")
-        if np.may_share_memory(out_ids, ids) and np.shares_memory(out_ids, ids):
-            same = out_ids.ctypes.data == ids.ctypes.data and out_ids.strides == ids.strides
-            if not same or out_ids.dtype != ids.dtype:
-                raise ValueError("out's input_ids and input_ids overlap without being the same array")
-            call.in_place = out_ids.flags.c_contiguous
 
-    def _writable(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The array flat, or a contiguous stand-in that `finish` copies from."""
-        if array.flags.c_contiguous:
-            return array.reshape(-1)
-        fresh = buffers.empty(array.size, array.dtype)
-        self._copies.append((array, fresh))
-        return fresh
+class GivenOutputs:
+    """The arrays that a caller gave as `out`, checked, and what a kernel writes in their place."""
 
-    def finish(self) -> Outputs:
-        """The outputs in the shape of the input, and the caller's strided arrays filled."""
-        for array, fresh in self._copies:
-            np.copyto(array, fresh.reshape(self.shape))
-        out, shape = self.outputs, self.shape
-        decisions = None if out.decisions is None else out.decisions.reshape(shape)
-        return Outputs(out.input_ids.reshape(shape), out.labels.reshape(shape), decisions, out.num_masked)
+    def __init__(self, given: Any, ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None) -> None:
+        input_ids, labels = parts_of(given)
+        self.input_ids = _checked_part("input_ids", input_ids, ids.shape)
+        self.labels = _checked_part("labels", labels, ids.shape)
+        if id_dtype is not None and self.input_ids.dtype != id_dtype:
+            raise TypeError(f"out's input_ids is {self.input_ids.dtype}, but id_dtype is {id_dtype}")
+        self.in_place = self._is_in_place(ids)
+
+    def _is_in_place(self, ids: npt.NDArray[Any]) -> bool:
+        """True where the ids are the input itself. ValueError for any other overlap."""
+        for name, other in (("out's input_ids", self.input_ids), ("input_ids", ids)):
+            if np.shares_memory(self.labels, other):
+                raise ValueError(f"out's labels and {name} share memory")
+        if not np.shares_memory(self.input_ids, ids):
+            return False
+        same = self.input_ids.ctypes.data == ids.ctypes.data and self.input_ids.strides == ids.strides
+        if not same or self.input_ids.dtype != ids.dtype:
+            raise ValueError("out's input_ids and input_ids overlap without being the same array")
+        return True
+
+    def outputs(self, call: Call, returns: frozenset[str]) -> Outputs:
+        """Flat outputs: views of the given arrays, or stand-ins for those that are not contiguous."""
+        out = Outputs(*(_flat_or_fresh(array) for array in (self.input_ids, self.labels)))
+        if returns:
+            _add_further(call, out, returns)
+        return out
+
+    def fill(self, out: Outputs) -> None:
+        """What stand-ins hold is copied to the given arrays."""
+        for array, written in ((self.input_ids, out.input_ids), (self.labels, out.labels)):
+            if not array.flags.c_contiguous:
+                np.copyto(array, written.reshape(array.shape))
+
+
+def _flat_or_fresh(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.reshape(-1) if array.flags.c_contiguous else buffers.empty(array.size, array.dtype)
+
+
+def _checked_part(name: str, part: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    if isinstance(part, (list, tuple)):
+        raise TypeError(f"out's {name} must be an array, got {type(part).__name__}")
+    array = to_host(f"out's {name}", part)
+    if array.shape != shape:
+        raise ValueError(f"out's {name} has shape {array.shape}, but input_ids has shape {shape}")
+    if array.dtype not in OUT_DTYPES:
+        raise TypeError(f"out's {name} must be int32 or int64, got {array.dtype}")
+    if not array.flags.writeable:
+        raise ValueError(f"out's {name} is read-only")
+    return array

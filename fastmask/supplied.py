@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastmask import buffers
-from fastmask.arrays import kind_of, to_host
+from fastmask.arrays import as_kind_of, to_host
 from fastmask.dispatch import choose, host_kernels
 from fastmask.threads import parallel_region, plan_ranges
 from fastmask.thresholds import probability
@@ -92,11 +92,7 @@ def _apply_on_host(
         with parallel_region() as entered:
             kernels.apply_supplied(*arguments, ranges if entered else 1)
     done = {"masked_ids": masked_ids.reshape(shape), "labels": labels.reshape(shape)}
-    if kind_of(arrays["token_ids"]) == "torch":
-        import torch
-
-        return {name: torch.from_numpy(x) for name, x in done.items()}
-    return done
+    return {name: as_kind_of(arrays["token_ids"], x) for name, x in done.items()}
 
 
 def check_arrays(arrays: dict[str, Any]) -> None:

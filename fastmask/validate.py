@@ -25,6 +25,7 @@ KERNEL_DTYPES = {  # what an id dtype is read as: the kernels know three
     np.dtype(np.uint32): np.dtype(np.int32),
     np.dtype(np.int64): np.dtype(np.int64),
 }
+INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 Ids = npt.NDArray[Any]
 
 
@@ -42,7 +43,7 @@ def checked_ids(input_ids: Any) -> Ids:
     ids = to_host("input_ids", input_ids)
     if ids.size == 0 and not isinstance(input_ids, np.ndarray) and ids.dtype == np.float64:
         ids = ids.astype(np.int64)  # an empty list has no dtype of its own
-    if ids.dtype.newbyteorder("=") not in KERNEL_DTYPES:
+    if ids.dtype not in KERNEL_DTYPES and ids.dtype.newbyteorder("=") not in KERNEL_DTYPES:
         raise TypeError(f"input_ids must be int64, int32, uint16, uint32 or int16, got {ids.dtype}")
     return ids
 
@@ -58,6 +59,14 @@ def flat_ids(ids: Ids, size: int) -> Ids:
     ids = ids.reshape(-1)
     wanted = KERNEL_DTYPES[ids.dtype]
     return ids if wanted is ids.dtype else ids.view(wanted)
+
+
+def output_dtype(ids: Ids) -> np.dtype[Any]:
+    """The dtype that corrupted ids get where none is asked for: that of the ids, but int64 for narrow and unsigned."""
+    dtype = ids.dtype
+    if dtype.kind == "i" and dtype.itemsize >= 4:
+        return dtype if dtype.isnative else dtype.newbyteorder("=")
+    return INT64
 
 
 def refuse_narrow(dtype: np.dtype[Any], size: int) -> None:
@@ -76,6 +85,8 @@ def checked_epoch(epoch: Any) -> int:
 
 def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
     """One uint64 per row; an int is the id of the first row, the others count up."""
+    if type(sample_ids) is np.ndarray and sample_ids.dtype is UINT64 and sample_ids.shape == (rows,):
+        return np.ascontiguousarray(sample_ids)
     if isinstance(sample_ids, (int, np.integer)) and not isinstance(sample_ids, bool):
         first = int(sample_ids)
         if first < 0 or first + max(rows, 1) > 1 << 64:
@@ -216,6 +227,7 @@ def fits(value: int, dtype: npt.DTypeLike) -> bool:
 def host_call(
     plan: Plan,
     ids: Ids,
+    real_runs: Any,
     *,
     epoch: Any,
     sample_ids: Any,
@@ -224,7 +236,6 @@ def host_call(
     lengths: Any,
     rates: Any,
     position_offset: Any,
-    real_runs: Any,
 ) -> Call:
     """The Call of a public call on host arrays. real_runs: the backend's operation, for attention masks."""
     rows, row_length = ids_shape(ids.shape)

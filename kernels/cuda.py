@@ -273,11 +273,13 @@ def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Arra
     pieces = call.rows * pieces_per_row
     given = _bits(
         (STARTS, call.starts), (LENGTHS, call.lengths), (OFFSETS, call.offsets),
-        (THRESHOLDS, call.thresholds), (EXCLUDED, call.special_tokens_mask), (DECISIONS, out.decisions), (COUNTS, out.num_masked),
+        (THRESHOLDS, call.thresholds), (EXCLUDED, call.special_tokens_mask), (DECISIONS, out.decisions),
+        (COUNTS, out.num_masked),
     )  # fmt: skip
     arrays = [
         call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
-        call.starts, call.lengths, call.special_tokens_mask, call.offsets, call.thresholds, runs, pool, cumulative,
+        call.starts, call.lengths, call.special_tokens_mask, call.offsets, call.thresholds,
+        runs, pool, cumulative,
     ]  # fmt: skip
     scalars = [
         given, pieces, pieces_per_row, width.bit_length() - 1, call.row_length, call.epoch,

@@ -58,20 +58,22 @@ def on_device(array: Array, stream: int) -> Iterator[Queue]:
     """The device that holds the array is current within the block, and the one before it again afterwards.
 
     Args:
-        array: of device memory. Where it does not tell its device, it lies on the current one.
+        array: of device memory, or whatever else `device_of` knows.
         stream: the handle of a stream of that device; 0 is its default stream.
     """
-    device = _device_of(array)
+    device = device_of(array)
     with cuda.gpus[device]:
         yield Queue(device, _stream(device, stream))
 
 
-def _device_of(array: Array) -> int:
+def device_of(array: Array) -> int:
+    """The index of the device that holds an array; of the current device where the array does not tell."""
     if SIMULATED:
         return 0
-    memory = getattr(array, "gpu_data", None)
-    if memory is not None:
-        return int(memory.context.device.id)
+    if hasattr(array, "device_index"):
+        return int(array.device_index)
+    if hasattr(array, "gpu_data"):  # of Numba
+        return int(array.gpu_data.context.device.id)
     return int(cuda.get_current_device().id)
 
 
@@ -119,7 +121,10 @@ class Kernel:
         """
         places, undecided = [], []
         for known, array in zip(self.arrays, arrays, strict=True):
-            place, dtype = (_NOWHERE, known) if array is None else _place(array)
+            if array is None:
+                places.append(_NOWHERE)
+                continue
+            place, dtype = _place(array)
             if known is None:
                 undecided.append(dtype)
             elif dtype != known:

@@ -366,7 +366,8 @@ def test_b21_zero_selects_none(backend: str, p: Any) -> None:
 
 
 def test_b21_any_real_number_is_a_probability() -> None:
-    assert fm.Bernoulli(np.float32(0.15)).p == float(np.float32(0.15))
+    narrow: Any = np.float32(0.15)
+    assert fm.Bernoulli(narrow).p == float(narrow)
     assert fm.Bernoulli(1).threshold == 1 << 24
 
 

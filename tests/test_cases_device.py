@@ -5,6 +5,8 @@ Each test carries the id of its case. Where there is no GPU, the arrays are thos
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
@@ -142,7 +144,10 @@ def test_b96_the_output_of_a_gpu_array_is_on_the_gpu() -> None:
 
 
 def without_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch.importlib.util, "find_spec", lambda name: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "numba_cuda" else found(name, *more)
+    )
 
 
 def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +191,7 @@ def test_b99_a_library_that_cannot_be_loaded_is_no_driver(monkeypatch: pytest.Mo
     def fails(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(dispatch.ctypes, "CDLL", fails)
+    monkeypatch.setattr(ctypes, "CDLL", fails)
     assert dispatch._driver_present.__wrapped__() is False
 
 

@@ -222,8 +222,9 @@ def test_a_call_refuses_names_the_place_and_writes_nothing(
     backend: str, error: type[Exception], message: str, given: dict[str, Any]
 ) -> None:
     ids, out = some_ids(), poisoned()
+    call: dict[str, Any] = {"epoch": 0, "backend": backend, **given}
     with pytest.raises(error, match=re.escape(message)):
-        MASKER(ids, out=out, **({"epoch": 0, "backend": backend} | given))
+        MASKER(ids, out=out, **call)
     same(ids, some_ids())
     for array in out:
         same(array, np.full((3, 4), POISON))

@@ -185,8 +185,9 @@ def test_a_call_on_a_gpu_refuses_what_the_host_can_see(
     to_device: Any, error: type[Exception], message: str, given: dict[str, Any]
 ) -> None:
     out = tuple(map(to_device, poisoned()))
+    call: dict[str, Any] = {"epoch": 0, "out": out, **given}
     with pytest.raises(error, match=re.escape(message)):
-        MASKER(to_device(some_ids()), **({"epoch": 0, "out": out} | given))
+        MASKER(to_device(some_ids()), **call)
     for array in out:
         same(array.copy_to_host(), np.full((3, 4), POISON))
 

@@ -140,7 +140,11 @@ HEAVY = "{'numba', 'llvmlite', 'typer', 'rich', 'torch', 'cupy', 'numba_cuda', '
 
 
 def test_importing_loads_nothing_heavy() -> None:
-    code = f"import sys, fastmask; fastmask.__version__, fastmask.backends(); print(sorted({HEAVY} & set(sys.modules)))"
+    code = f"""
+import sys, fastmask
+fastmask.__version__, fastmask.backends()
+print(sorted({HEAVY} & set(sys.modules)))
+"""
     assert run_python(code).strip() == "[]"
 
 
@@ -201,9 +205,10 @@ def test_a_call_leaves_every_global_state_alone(backend: str) -> None:
     ids = some_ids()
     fm.warmup()
     before = global_states()
-    for x in (ids, torch.from_numpy(ids)):
+    inputs: list[Any] = [ids.copy(), torch.from_numpy(ids.copy())]
+    for x in inputs:
         MASKER(x, epoch=0, backend=backend, attention_mask=x != 0, rates=[0.2] * 6, returns="decisions")
-        MASKER(x, epoch=0, backend=backend, out=(x, x.copy() if x is ids else x.clone()))
+        MASKER(x, epoch=0, backend=backend, out=(x, x + 0))
     with pytest.raises(ValueError, match="lengths"):
         MASKER(ids, epoch=0, backend=backend, lengths=[99] * 6)
     fm.apply_mlm_mask(ids, ids > 9, ids / 30, ids, backend=backend)
