@@ -77,9 +77,7 @@ class Prepared:
             self.ids[self.padding] = PAD_ID
             self.arguments["lengths"] = lengths
         self.out = (self._poisoned(case.ids_out), self._poisoned(case.labels))
-        self.vocab = fm.Vocab(
-            size=SIZE, mask_token_id=MASK_ID, pad_token_id=PAD_ID, special_token_ids=case.specials
-        )
+        self.vocab = fm.Vocab(size=SIZE, mask_token_id=MASK_ID, pad_token_id=PAD_ID, special_token_ids=case.specials)
         self.masker = fm.Masker(
             self.vocab,
             select=fm.Bernoulli(P),
@@ -148,8 +146,7 @@ class Prepared:
         for first in range(0, self.case.rows, PART_ROWS):
             part = slice(first, first + PART_ROWS)
             arguments: dict[str, Any] = {
-                name: value[part] if isinstance(value, np.ndarray) else value
-                for name, value in self.arguments.items()
+                name: value[part] if isinstance(value, np.ndarray) else value for name, value in self.arguments.items()
             }
             want = self.masker(self.ids[part], backend="numpy", **arguments)
             for name in ("input_ids", "labels"):

@@ -136,9 +136,7 @@ class DeviceCall:
         if dtype_of("attention_mask", x).kind not in "biuf":
             raise TypeError(f"attention_mask must be bool, integers or floats of 0 and 1, got {x.dtype}")
         mask = self.memory.readable("attention_mask", x)
-        starts, lengths, flag = kernels.real_runs(
-            mask, self.rows, self.row_length, self.memory.stream, self.allocate
-        )
+        starts, lengths, flag = kernels.real_runs(mask, self.rows, self.row_length, self.memory.stream, self.allocate)
         self.flags.add("attention_mask must be one run of ones per row and 0 elsewhere, but is not", flag)
         return starts, lengths
 
@@ -187,7 +185,7 @@ class DeviceCall:
         return ids, labels
 
     def target(self, call: Call, done: Outputs) -> Outputs:
-        """The outputs as kernels write them. ValueError where one is read-only or overlaps with another array."""
+        """The outputs as kernels write them. ValueError where one is read-only or overlaps another."""
         flat = Outputs(*(self._writable(field.name, getattr(done, field.name)) for field in fields(Outputs)))
         for name, array in (("out's input_ids", flat.input_ids), ("input_ids", call.ids)):
             if overlap(flat.labels, array):
@@ -205,9 +203,7 @@ class DeviceCall:
         return array
 
 
-def mask(
-    masker: Masker, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]
-) -> MaskedBatch:
+def mask(masker: Masker, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]) -> MaskedBatch:
     """The masked batch, queued on the caller's stream; nothing waits for the device."""
     this = DeviceCall(masker, input_ids)
     call = this.call(input_ids, **arguments)
@@ -232,9 +228,7 @@ def apply_supplied(
     shape = tuple(map(int, arrays["token_ids"].shape))
     done = {name: memory.empty(shape, np.int64) for name in ("masked_ids", "labels")}
     masked_ids, labels = (memory.flat(name, x) for name, x in done.items())
-    flag = kernels.apply_supplied(
-        ids, chosen, probs, tokens, mask_token_id, borders, masked_ids, labels, memory.stream
-    )
+    flag = kernels.apply_supplied(ids, chosen, probs, tokens, mask_token_id, borders, masked_ids, labels, memory.stream)
     if check:
         flags = Flags(memory.stream)
         flags.add("replace_probs must lie in [0, 1], but one does not", flag)

@@ -201,9 +201,7 @@ def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
     return offered
 
 
-def _as_given(
-    input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str
-) -> MaskedBatch:
+def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
     """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
     arrays = [done.input_ids.reshape(shape), done.labels.reshape(shape), done.decisions, done.num_masked]
     if done.decisions is not None:

@@ -118,9 +118,7 @@ class NumbaMemory:
         """The flat array of x's memory. ValueError where x is on another device or not contiguous."""
         array = _flat(x)
         if array is None:
-            raise ValueError(
-                f"{name} must be contiguous: a {describe(x)} cannot be copied into another layout"
-            )
+            raise ValueError(f"{name} must be contiguous: a {describe(x)} cannot be copied into another layout")
         if isinstance(array, Flat) and array.device_index != self.device_index:
             here = f"{self.name} is on device {self.device_index}"
             raise ValueError(f"{name} is on device {array.device_index}, but {here}")
@@ -150,9 +148,7 @@ class TorchMemory(NumbaMemory):
         return self._torch.empty(shape, dtype=getattr(self._torch, np.dtype(dtype).name), device=self._device)
 
     def upload(self, values: Any) -> Any:
-        pinned = self._torch.from_numpy(
-            values.view(np.uint8)
-        ).pin_memory()  # else the copy would wait for the GPU
+        pinned = self._torch.from_numpy(values.view(np.uint8)).pin_memory()  # else the copy would wait for the GPU
         return self.flat("values", pinned.to(self._device, non_blocking=True)).view(values.dtype)
 
     def readable(self, name: str, x: Any) -> Any:
@@ -208,4 +204,4 @@ def read_dtype(name: str, x: Any) -> np.dtype[Any]:
     dtype = dtype_of(name, x)
     if dtype not in KERNEL_DTYPES:
         raise TypeError(f"{name} must be int64, int32, uint16, uint32 or int16, got {dtype}")
-    return np.dtype(KERNEL_DTYPES[dtype])
+    return KERNEL_DTYPES[dtype]

@@ -39,9 +39,7 @@ def parts_of(out: Any) -> tuple[Any, Any]:
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
 
 
-def fresh_outputs(
-    call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]
-) -> Outputs:
+def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]) -> Outputs:
     """Outputs in memory that nobody else sees."""
     cells = call.rows * call.row_length
     out = Outputs(buffers.empty(cells, id_dtype), buffers.empty(cells, label_dtype))

@@ -133,9 +133,7 @@ def _ids(replace: Replace, vocab: Vocab) -> npt.NDArray[np.int64]:
     return ids
 
 
-def _weights(
-    weights: Sequence[float], replace: Replace, vocab: Vocab, ids: npt.NDArray[np.int64]
-) -> Sequence[float]:
+def _weights(weights: Sequence[float], replace: Replace, vocab: Vocab, ids: npt.NDArray[np.int64]) -> Sequence[float]:
     if len(weights) != ids.size:
         raise ValueError(f"weights holds {len(weights)} numbers for a pool of {ids.size} ids")
     if replace.pool is not None:

@@ -14,7 +14,12 @@ from fastmask.thresholds import probability
 from fastmask.validate import place
 from fastmask.vocab import integer
 
-DTYPES = {"token_ids": "int64", "mask_positions": "bool", "replace_probs": "float64", "random_tokens": "int64"}
+DTYPES = {
+    "token_ids": "int64",
+    "mask_positions": "bool",
+    "replace_probs": "float64",
+    "random_tokens": "int64",
+}
 
 
 def apply_mlm_mask(

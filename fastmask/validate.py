@@ -257,5 +257,3 @@ def host_call(
         call.thresholds = checked_rates(rates, rows)
     call.offsets = checked_offsets(position_offset, rows, row_length if call.lengths is None else call.lengths)
     return call
-
-

@@ -227,7 +227,15 @@ def real_runs(attention_mask):
 
 
 def apply_supplied(
-    token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, borders, masked_ids, labels, ranges=1
+    token_ids,
+    mask_positions,
+    replace_probs,
+    random_tokens,
+    mask_token_id,
+    borders,
+    masked_ids,
+    labels,
+    ranges=1,
 ):
     """Decisions that the caller drew are carried out into masked_ids and labels (flat arrays of one size)."""
     compiled_apply_supplied(ranges > 1)(

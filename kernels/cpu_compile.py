@@ -13,7 +13,16 @@ from numba import config, njit
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
-SOURCES = ("philox.py", "fate.py", "layout.py", "bits.py", "cpu.py", "cpu_compile.py", "cpu_range.py", "cpu_tile.py")
+SOURCES = (
+    "philox.py",
+    "fate.py",
+    "layout.py",
+    "bits.py",
+    "cpu.py",
+    "cpu_compile.py",
+    "cpu_range.py",
+    "cpu_tile.py",
+)
 
 
 @functools.cache

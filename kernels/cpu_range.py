@@ -220,9 +220,7 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
             a, b = max(firsts[row] - tile, 0), min(ends[row] - tile, n)
             if b > a:
                 if a > cell:
-                    seen |= copy_padding(
-                        out[cell:a], labels[cell:a], draws[cell:a], source[cell:a], top, ignore_index
-                    )
+                    seen |= copy_padding(out[cell:a], labels[cell:a], draws[cell:a], source[cell:a], top, ignore_index)
                 if row != known:
                     known, sample = row, _sample_id(batch, row)
                 position = np.uint64(tile + a - firsts[row])
@@ -231,7 +229,12 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
                 lane = np.int64(position & LANE)
                 groups = (lane + b - a + GROUP_TOKENS - 1) // GROUP_TOKENS
                 fill_words(
-                    scratch.pairs[slot // 2 :], position >> TWO, groups, sample, batch.counter3, plan[layout.SEED]
+                    scratch.pairs[slot // 2 :],
+                    position >> TWO,
+                    groups,
+                    sample,
+                    batch.counter3,
+                    plan[layout.SEED],
                 )
                 if own_rates:
                     t_mask, t_random, t_select = _thresholds(batch, plan, row)

@@ -184,7 +184,10 @@ def find_random(found, draws, t_mask, t_random):
 def write_random(out, found, count, words, ends, shifts, objective):
     """Random tokens in the found cells. Piece k ends before cell ends[k]; its cell j has the word words[j + shifts[k]]."""
     pool, size = objective.pool, objective.plan[layout.POOL_SIZE]
-    weighted, exclude = objective.plan[layout.WEIGHTED] != ZERO, objective.plan[layout.EXCLUDE_ORIGINAL] != ZERO
+    weighted, exclude = (
+        objective.plan[layout.WEIGHTED] != ZERO,
+        objective.plan[layout.EXCLUDE_ORIGINAL] != ZERO,
+    )
     piece = 0
     for i in range(count):
         j = np.int64(found[i])

@@ -213,9 +213,7 @@ APPLY_DECISIONS = Kernel(apply_decisions, SUPPLIED, ("u8", "i8", "f8", "f8"))
 KERNELS = (MASK_TOKENS, APPLY_DECISIONS, *cuda_rows.KERNELS)
 
 
-def mask_batch(
-    plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = cuda.device_array
-) -> Array:
+def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = cuda.device_array) -> Array:
     """A flag that is not 0 where an id is out of range; `out` holds the masked batch.
 
     Both once the stream has come to it. The flag is a uint32 of device memory, (1,): `is_set(flag, stream)`
@@ -314,9 +312,7 @@ def real_runs(
         return starts, lengths, flag
 
 
-def rate_thresholds(
-    rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array
-) -> tuple[Array, Array]:
+def rate_thresholds(rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array) -> tuple[Array, Array]:
     """(thresholds, flag): floor(rate * 2^24 + 0.5) of each rate, uint32, the shape of `rates`.
 
     The flag (as in `mask_batch`, like stream and allocate) is not 0 where a rate is NaN, outside [0, 1], or

@@ -276,9 +276,7 @@ def mask_batch(plan, call, out):
     return True
 
 
-def apply_supplied(
-    token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, borders, masked_ids, labels
-):
+def apply_supplied(token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, borders, masked_ids, labels):
     """`masked_ids` and `labels` then hold what the supplied decisions make of the tokens; nothing is drawn.
 
     Where `mask_positions` is true, a probability below the first border gives `mask_token_id`, one below the

@@ -81,9 +81,7 @@ def test_every_cell_is_written_whatever_was_there(rows: int, poison: int) -> Non
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("epoch", EPOCHS)
 @pytest.mark.parametrize("p", PROBABILITIES)
-def test_extreme_seeds_epochs_probabilities_and_sample_ids_are_no_exception(
-    seed: int, epoch: int, p: float
-) -> None:
+def test_extreme_seeds_epochs_probabilities_and_sample_ids_are_no_exception(seed: int, epoch: int, p: float) -> None:
     plan = plan_of(BERT, p, seed=seed)
     call = call_of(4, 1030, epoch=epoch, sample_ids=np.array([0, 1, 1 << 32, LAST_ID], np.uint64))
     out = poisoned(call)

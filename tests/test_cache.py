@@ -162,7 +162,14 @@ def test_b80_the_import_loads_neither_numba_nor_a_framework(warm_cache: Path) ->
 
 @pytest.mark.parametrize(
     "flags",
-    [("-I",), ("-O",), ("-W", "error"), ("-B", "-E", "-s"), ("-X", "dev"), pytest.param(("-OO",), marks=pytest.mark.slow)],
+    [
+        ("-I",),
+        ("-O",),
+        ("-W", "error"),
+        ("-B", "-E", "-s"),
+        ("-X", "dev"),
+        pytest.param(("-OO",), marks=pytest.mark.slow),
+    ],
     ids=" ".join,
 )
 def test_the_flags_of_the_interpreter_change_nothing(flags: tuple[str, ...], warm_cache: Path) -> None:

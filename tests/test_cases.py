@@ -56,9 +56,7 @@ def _small_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     sys.setswitchinterval(before)
 
 
-def masker_of(
-    p: float, replace: fm.Replace | None = None, vocab: fm.Vocab = VOCAB, **given: Any
-) -> fm.Masker:
+def masker_of(p: float, replace: fm.Replace | None = None, vocab: fm.Vocab = VOCAB, **given: Any) -> fm.Masker:
     return fm.Masker(vocab, fm.Bernoulli(p), replace or fm.Replace(), **{"seed": 7, **given})
 
 
@@ -389,9 +387,7 @@ def test_b27_the_shares_of_no_selected_token_are_nan() -> None:
 @on_every_backend
 def test_b31_coin_flips_are_the_same_on_every_backend(backend: str) -> None:
     ids = np.tile(np.arange(5, 12), (6, 1))
-    same_batches(
-        mask(masker_of(0.2), ids, backend, sample_ids=0), mask(masker_of(0.2), ids, "numpy", sample_ids=0)
-    )
+    same_batches(mask(masker_of(0.2), ids, backend, sample_ids=0), mask(masker_of(0.2), ids, "numpy", sample_ids=0))
 
 
 @on_host

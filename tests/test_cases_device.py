@@ -117,9 +117,7 @@ def test_b96_arrays_in_host_memory_are_refused_by_the_cuda_backend(kind: str) ->
 
 @pytest.mark.parametrize("backend", ["numpy", "cpu"])
 def test_b96_arrays_of_a_gpu_are_refused_by_the_backends_of_the_host(backend: str) -> None:
-    with pytest.raises(
-        TypeError, match=rf"backend='{backend}' cannot reach input_ids, a .* in device memory"
-    ):
+    with pytest.raises(TypeError, match=rf"backend='{backend}' cannot reach input_ids, a .* in device memory"):
         MASKER(cuda.to_device(np.full((2, 4), 9)), epoch=0, backend=backend)
 
 
@@ -160,9 +158,7 @@ def test_b98_without_numba_cuda_the_message_has_the_line_for_pip(monkeypatch: py
     state = fm.backends()["cuda"]
     assert not state.available
     assert "pip install 'fastmask-kernels[cu13]'" in state.reason
-    with pytest.raises(
-        RuntimeError, match=r"backend 'cuda' is not here: numba-cuda is not installed: pip install"
-    ):
+    with pytest.raises(RuntimeError, match=r"backend 'cuda' is not here: numba-cuda is not installed: pip install"):
         MASKER(ON_DEVICE, epoch=0)
 
 

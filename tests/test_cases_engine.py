@@ -222,8 +222,7 @@ def test_b85_no_bit_of_a_64_bit_number_is_lost(backend: str, seed: int, offset: 
     call = {"epoch": 2**24 - 1, "sample_ids": samples, "lengths": [24] * 4, "position_offset": offset}
     _, labels = mask(half, ids, backend, **call)
     words = [
-        [word for block in range(6) for word in plain_words(seed, 2**24 - 1, s, offset // 4 + block)]
-        for s in samples
+        [word for block in range(6) for word in plain_words(seed, 2**24 - 1, s, offset // 4 + block)] for s in samples
     ]
     same(labels, np.where(np.array(words) >> 8 < 2**23, 9, IGNORED))
 

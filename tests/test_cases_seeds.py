@@ -208,9 +208,7 @@ def test_b67_a_fixed_epoch_evaluates_on_the_same_masks_every_time(backend: str) 
 def test_b68_ids_too_narrow_for_the_vocabulary_are_refused(dtype: str, size: int) -> None:
     """DESIGN, section 7, holds: the dtype of the input is known at the call only."""
     masker = fm.Masker(fm.Vocab(size, 4), fm.Bernoulli(0.15))
-    with pytest.raises(
-        OverflowError, match=f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids"
-    ):
+    with pytest.raises(OverflowError, match=f"input_ids is {dtype}, too narrow for a vocabulary of {size} ids"):
         masker(np.full((1, 4), 9, dtype), epoch=0)
 
 
@@ -292,8 +290,6 @@ def test_b72_rows_are_counted_even_where_they_are_empty(backend: str, shape: tup
 
 @on_host
 @pytest.mark.parametrize("shape", [(2, 3, 4), (1, 1, 8), ()])
-def test_b72_other_numbers_of_dimensions_are_refused_with_the_shape(
-    backend: str, shape: tuple[int, ...]
-) -> None:
+def test_b72_other_numbers_of_dimensions_are_refused_with_the_shape(backend: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"input_ids must have 1 or 2 dimensions, got shape \("):
         MASKER(np.full(shape, 9), epoch=0, backend=backend)

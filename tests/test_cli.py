@@ -152,9 +152,7 @@ def _tokenizer(folder: Path, special: list[str]) -> Path:
     return path
 
 
-def test_the_demo_fails_with_status_1_where_backends_differ(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_fails_with_status_1_where_backends_differ(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def disturbed(setting: timing.Setting, place: Any) -> timing.Masked:
         masked = timing.mask_all(setting, place)
         if place.label == "cpu":
@@ -164,9 +162,7 @@ def test_the_demo_fails_with_status_1_where_backends_differ(
     monkeypatch.setattr("fastmask.cli.demo.mask_all", disturbed)
     result = cli("demo", "--seconds", 0)
     assert result.status == 1
-    assert result.err.startswith(
-        "fastmask: cpu and numpy (reference) differ in labels, first at row 2, column 7: "
-    )
+    assert result.err.startswith("fastmask: cpu and numpy (reference) differ in labels, first at row 2, column 7: ")
     assert "they agree" not in result.out
 
 
@@ -271,9 +267,7 @@ def test_an_id_out_of_range_is_named_with_its_place_in_the_file(cli: Cli, tmp_pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_leaves_no_final_file_and_the_next_run_works(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_killed_run_leaves_no_final_file_and_the_next_run_works(tmp_path: Path, number: signal.Signals) -> None:
     source, out = tmp_path / "in.bin", tmp_path / "out"
     _sparse(source, 1 << 28)
     options = ("--dtype", "uint16", "--row-length", 64, "--vocab-size", 1000, "--mask-id", 103)
@@ -285,9 +279,7 @@ def test_a_killed_run_leaves_no_final_file_and_the_next_run_works(
     assert process.returncode in {-number, 128 + number}
     assert "Traceback" not in err
     left = sorted(os.listdir(out))
-    assert left == (
-        [".input_ids.npy.unfinished", ".labels.npy.unfinished"] if number == signal.SIGKILL else []
-    )
+    assert left == ([".input_ids.npy.unfinished", ".labels.npy.unfinished"] if number == signal.SIGKILL else [])
 
     ids = some_ids((4, 16))
     np.save(tmp_path / "in.npy", ids)
@@ -439,9 +431,7 @@ def test_a_surplus_of_ids_is_refused_without_a_pad_id(cli: Cli, tmp_path: Path) 
         (("another.npy",), "another.npy"),
     ],
 )
-def test_a_bad_option_is_refused_in_one_line(
-    cli: Cli, tmp_path: Path, options: tuple[str, ...], part: str
-) -> None:
+def test_a_bad_option_is_refused_in_one_line(cli: Cli, tmp_path: Path, options: tuple[str, ...], part: str) -> None:
     source = _npy(tmp_path, some_ids((2, 9)))
     assert_one_line(cli("mask", source, "--out", tmp_path / "out", *VOCAB, *options), part)
 
@@ -465,9 +455,7 @@ def test_a_bad_command_is_refused_in_one_line(cli: Cli, arguments: tuple[str, ..
     assert_one_line(cli(*arguments), part)
 
 
-@pytest.mark.parametrize(
-    ("content", "part"), [(b"", "no words"), (b" \n\n ", "no words"), (b"caf\xe9", "not UTF-8")]
-)
+@pytest.mark.parametrize(("content", "part"), [(b"", "no words"), (b" \n\n ", "no words"), (b"caf\xe9", "not UTF-8")])
 def test_a_bad_text_is_refused_in_one_line(cli: Cli, tmp_path: Path, content: bytes, part: str) -> None:
     assert_one_line(cli("demo", _file(tmp_path, "text.txt", content)), part)
 

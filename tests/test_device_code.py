@@ -96,9 +96,7 @@ def instructions(ptx: str) -> list[str]:
 
 def having(pattern: str, code: Code) -> dict[tuple[str, str, tuple[str, ...]], list[str]]:
     """The kernels that hold lines of this pattern, with the first three of them."""
-    found = {
-        which: [line for line in instructions(ptx) if re.search(pattern, line)] for which, ptx in code.items()
-    }
+    found = {which: [line for line in instructions(ptx) if re.search(pattern, line)] for which, ptx in code.items()}
     return {which: lines[:3] for which, lines in found.items() if lines}
 
 

@@ -135,9 +135,7 @@ def every(**tables: list[tuple[str, Any]]) -> list[Any]:
     ("error", "message", "build"),
     every(value=VALUE_AT_CONSTRUCTION, type=TYPE_AT_CONSTRUCTION, overflow=OVERFLOW_AT_CONSTRUCTION),
 )
-def test_construction_refuses_and_names_argument_and_value(
-    error: type[Exception], message: str, build: Build
-) -> None:
+def test_construction_refuses_and_names_argument_and_value(error: type[Exception], message: str, build: Build) -> None:
     with pytest.raises(error, match=re.escape(message)):
         build()
 
@@ -259,9 +257,7 @@ def test_the_place_of_an_id_in_one_dimension_is_its_position(backend: str) -> No
         MASKER(np.array([5, 6, 30]), epoch=0, backend=backend)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("int16", -1), ("uint16", 65535), ("uint32", 2**32 - 1), (">i8", -1)]
-)
+@pytest.mark.parametrize(("dtype", "value"), [("int16", -1), ("uint16", 65535), ("uint32", 2**32 - 1), (">i8", -1)])
 def test_an_id_out_of_range_is_told_as_the_caller_wrote_it(dtype: str, value: int) -> None:
     ids = some_ids().astype(dtype).T  # the first in the order of rows, whatever the layout
     ids[2, 1] = value
@@ -272,14 +268,10 @@ def test_an_id_out_of_range_is_told_as_the_caller_wrote_it(dtype: str, value: in
 @on_host
 @pytest.mark.parametrize("layout", ["contiguous", "strided", "Fortran"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_an_id_out_of_range_in_place_leaves_everything_unchanged(
-    backend: str, layout: str, dtype: str
-) -> None:
+def test_an_id_out_of_range_in_place_leaves_everything_unchanged(backend: str, layout: str, dtype: str) -> None:
     ids = some_ids().astype(dtype)
     ids[2, 3] = 30
-    ids = {"contiguous": ids, "strided": np.repeat(ids, 2, 1)[:, ::2], "Fortran": np.asfortranarray(ids)}[
-        layout
-    ]
+    ids = {"contiguous": ids, "strided": np.repeat(ids, 2, 1)[:, ::2], "Fortran": np.asfortranarray(ids)}[layout]
     copy = ids.copy()
     with pytest.raises(ValueError, match="got 30 in row 2, column 3"):
         MASKER(ids, epoch=0, out=(ids, poisoned()[1]), backend=backend)

@@ -84,9 +84,7 @@ def test_outputs_that_cannot_be_written_are_refused(
 def test_outputs_that_overlap_the_input_without_being_it_are_refused() -> None:
     memory = np.arange(5, 18)
     ids, shifted, copy = memory[:12].reshape(3, 4), memory[1:].reshape(3, 4), memory.copy()
-    with pytest.raises(
-        ValueError, match="out's input_ids and input_ids overlap without being the same array"
-    ):
+    with pytest.raises(ValueError, match="out's input_ids and input_ids overlap without being the same array"):
         MASKER(ids, epoch=0, out=(shifted, poisoned()[1]))
     with pytest.raises(ValueError, match="overlap without being the same array"):
         MASKER(ids[:, ::-1], epoch=0, out=(ids, poisoned()[1]))
@@ -269,9 +267,7 @@ def test_ids_on_a_gpu_of_other_dimensions_are_refused(to_device: Any, shape: tup
         ("attention_mask must be one run of ones", {"attention_mask": np.array([[1, 1, 2, 0]] * 3)}),
     ],
 )
-def test_what_only_the_gpu_can_see_is_told_by_the_check(
-    to_device: Any, message: str, given: dict[str, Array]
-) -> None:
+def test_what_only_the_gpu_can_see_is_told_by_the_check(to_device: Any, message: str, given: dict[str, Array]) -> None:
     arrays = {"sample_ids": 0} | {name: to_device(x) for name, x in given.items()}
     batch = MASKER(to_device(some_ids()), epoch=0, **arrays)
     with pytest.raises(ValueError, match=re.escape(message)):

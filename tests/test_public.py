@@ -107,9 +107,7 @@ def test_a_masker_that_was_pickled_gives_the_same_bits(backend: str) -> None:
     weighted = fm.Masker(VOCAB, fm.Bernoulli(0.9), fm.Replace(0, 1, weights=range(30)), seed=2**64 - 1)
     for masker in (MASKER, weighted):
         again = pickle.loads(pickle.dumps(masker))
-        same_batches(
-            again(some_ids(), epoch=5, backend=backend), masker(some_ids(), epoch=5, backend=backend)
-        )
+        same_batches(again(some_ids(), epoch=5, backend=backend), masker(some_ids(), epoch=5, backend=backend))
 
 
 @on_host
@@ -268,9 +266,7 @@ def test_decisions_and_counts_say_what_was_done(backend: str) -> None:
     same(batch.labels[selected], ids[selected])
     same(batch.input_ids[~selected], ids[~selected])
     counts = np.bincount(batch.decisions.reshape(-1), minlength=4)[1:]
-    assert batch.shares() == dict(
-        zip(("mask", "random", "kept"), (counts / counts.sum()).tolist(), strict=True)
-    )
+    assert batch.shares() == dict(zip(("mask", "random", "kept"), (counts / counts.sum()).tolist(), strict=True))
 
 
 @on_host
@@ -288,9 +284,7 @@ def test_only_what_is_asked_for_is_returned(backend: str) -> None:
 @pytest.mark.parametrize("layout", ["contiguous", "strided", "Fortran"])
 def test_ids_may_be_masked_in_place(backend: str, dtype: str, layout: str) -> None:
     ids = some_ids(dtype=dtype)
-    ids = {"contiguous": ids, "strided": np.repeat(ids, 2, 1)[:, ::2], "Fortran": np.asfortranarray(ids)}[
-        layout
-    ]
+    ids = {"contiguous": ids, "strided": np.repeat(ids, 2, 1)[:, ::2], "Fortran": np.asfortranarray(ids)}[layout]
     want = MASKER(ids.copy(), epoch=1, backend="numpy")
     labels = np.full_like(ids, 77, np.int64)
     batch = MASKER(ids, epoch=1, backend=backend, out=(ids, labels))

@@ -76,13 +76,9 @@ def test_the_environment_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", " 2", "²"])
-def test_an_environment_that_is_no_number_of_threads_is_refused(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_an_environment_that_is_no_number_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("FASTMASK_NUM_THREADS", text)
-    with pytest.raises(
-        ValueError, match=f"FASTMASK_NUM_THREADS must be a whole number above 0, got {text!r}"
-    ):
+    with pytest.raises(ValueError, match=f"FASTMASK_NUM_THREADS must be a whole number above 0, got {text!r}"):
         fm.get_num_threads()
 
 

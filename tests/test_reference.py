@@ -75,9 +75,7 @@ def equal(got: Masked, want: Masked) -> None:
 
 def part(out: Masked, row: int, start: int, stop: int) -> Masked:
     cells = slice(row, row + 1), slice(start, stop)
-    return Masked(
-        out.input_ids[cells], out.labels[cells], out.decisions[cells], out.num_masked[row : row + 1]
-    )
+    return Masked(out.input_ids[cells], out.labels[cells], out.decisions[cells], out.num_masked[row : row + 1])
 
 
 def sample_of(*ids: int) -> Array:
@@ -107,9 +105,7 @@ def plain_philox(counter: list[int], key: list[int]) -> list[int]:
     return c
 
 
-def plain_numbers(
-    seed: int, epoch: int, sample: int, position: int, purpose: int = 0
-) -> tuple[int, int, int]:
+def plain_numbers(seed: int, epoch: int, sample: int, position: int, purpose: int = 0) -> tuple[int, int, int]:
     """(word, draw, mixed) of one position."""
     counter = [position // 4, sample % 2**32, sample // 2**32, epoch * 256 + purpose]
     block = plain_philox(counter, [seed % 2**32, seed // 2**32])
@@ -262,9 +258,7 @@ def test_the_extras_of_a_block_are_one_number_rotated_by_bytes() -> None:
 # Where the real tokens lie, and what identifies them.
 
 
-@pytest.mark.parametrize(
-    ("tokens", "want"), [([2, 7, 8, 3], 0x0D27D47B53A85802), ([0], 0x48218226FF3CD4BF), ([], 0)]
-)
+@pytest.mark.parametrize(("tokens", "want"), [([2, 7, 8, 3], 0x0D27D47B53A85802), ([0], 0x48218226FF3CD4BF), ([], 0)])
 def test_content_ids_are_the_worked_examples(tokens: list[int], want: int) -> None:
     ids = np.array([[0, *tokens, 0, 0]])
     same(reference.content_ids(ids, lengths_of(1), lengths_of(len(tokens))), sample_of(want))
@@ -311,13 +305,9 @@ def test_empty_batches_have_empty_runs(shape: tuple[int, int]) -> None:
     assert reference.real_runs(np.empty(shape, np.bool_))[2] == -1
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.bool_, np.int8, np.uint16, np.int64, np.uint64, np.float16, np.float64, ">i4"]
-)
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int64, np.uint64, np.float16, np.float64, ">i4"])
 def test_an_attention_mask_of_runs_gives_the_runs(dtype: Any) -> None:
-    mask = np.array(
-        [[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype
-    )
+    mask = np.array([[1, 1, 0, 0], [0, 0, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 1]], dtype)
     starts, lengths, bad = reference.real_runs(mask)
     same(starts, lengths_of(0, 2, 1, 0, 0, 3))
     same(lengths, lengths_of(2, 2, 2, 0, 4, 1))
@@ -471,9 +461,7 @@ def test_thresholds_of_rows_replace_the_plans() -> None:
         equal(part(out, row, 0, 50), mask(plan_of(p, replace), ids[row]))
 
 
-@pytest.mark.parametrize(
-    ("replace", "decision"), [(Replace(1, 0), 1), (Replace(0, 1), 2), (Replace(0, 0), 3)]
-)
+@pytest.mark.parametrize(("replace", "decision"), [(Replace(1, 0), 1), (Replace(0, 1), 2), (Replace(0, 0), 3)])
 def test_a_draw_at_a_threshold_is_not_below_it(replace: Replace, decision: int) -> None:
     draws = np.array([plain_numbers(7, 1, sample, 0)[1] for sample in range(8)], np.uint32)
     ids, samples = np.full((8, 1), 9), sample_of(*range(8))
@@ -485,9 +473,7 @@ def test_a_draw_at_a_threshold_is_not_below_it(replace: Replace, decision: int) 
 @pytest.mark.parametrize("select", [0, 1, 2, 3, 5, 2516582, 2**24 - 1, 2**24])
 def test_shares_are_nested_in_a_select_threshold_by_rounding(select: int) -> None:
     replace = Replace(0.5, 0.25)
-    want = [
-        math.floor(Fraction(select) * share + Fraction(1, 2)) for share in (Fraction(1, 2), Fraction(3, 4), 1)
-    ]
+    want = [math.floor(Fraction(select) * share + Fraction(1, 2)) for share in (Fraction(1, 2), Fraction(3, 4), 1)]
     call = Call(np.empty(0, np.int64), 1, 0, 0, thresholds=np.array([select], np.uint32))
     for cuts in (
         reference.thresholds(plan_of(0.5, replace), call),
@@ -629,9 +615,7 @@ def test_an_id_outside_the_vocabulary_is_told_even_on_padding(dtype: Any, bad: i
     ids = np.full(40, 9, dtype)
     ids[cell] = bad
     out = Outputs(np.empty(40, np.int64), np.empty(40, np.int64))
-    assert (
-        reference.mask_batch(plan_of(0.5), Call(ids, 2, 20, epoch=0, lengths=lengths_of(5, 5)), out) is False
-    )
+    assert reference.mask_batch(plan_of(0.5), Call(ids, 2, 20, epoch=0, lengths=lengths_of(5, 5)), out) is False
 
 
 def test_the_largest_id_is_inside_the_vocabulary() -> None:
@@ -673,7 +657,5 @@ def test_a_probability_at_a_border_belongs_to_the_next_interval() -> None:
     [((0.0, 0.0), [0, 1]), ((0.0, 1.0), [50, 1]), ((0.5, 0.5), [103, 1]), ((1.0, 1.0), [103, 1])],
 )
 def test_borders_may_meet_each_other_and_the_ends(borders: tuple[float, float], want: list[int]) -> None:
-    masked_ids, _ = supplied(
-        np.arange(2), np.ones(2, np.bool_), np.array([0.0, 1.0]), np.array([50, 51]), borders
-    )
+    masked_ids, _ = supplied(np.arange(2), np.ones(2, np.bool_), np.array([0.0, 1.0]), np.array([50, 51]), borders)
     same(masked_ids, np.array(want))

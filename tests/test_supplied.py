@@ -124,9 +124,7 @@ def test_a_probability_at_a_border_belongs_to_the_next_interval(backend: str) ->
         ((0.25, 0.75), [103, 52, 3]),
     ],
 )
-def test_borders_may_meet_each_other_and_the_ends(
-    backend: str, borders: tuple[float, float], want: list[int]
-) -> None:
+def test_borders_may_meet_each_other_and_the_ends(backend: str, borders: tuple[float, float], want: list[int]) -> None:
     ids = np.array([[1, 2, 3]])
     masked_ids, _ = apply(backend, ids, ids > 0, np.array([[0.0, 0.5, 1.0]]), ids + 50, borders=borders)
     same(masked_ids, np.array([want]))
@@ -136,9 +134,7 @@ def test_borders_may_meet_each_other_and_the_ends(
 @pytest.mark.parametrize("mask_token_id", [4, -1, 2**62, np.int32(50264)])
 def test_the_id_of_mask_is_the_callers(backend: str, mask_token_id: Any) -> None:
     ids = np.array([[9, 8]])
-    masked_ids, _ = apply(
-        backend, ids, np.array([[True, False]]), np.zeros((1, 2)), ids, mask_token_id=mask_token_id
-    )
+    masked_ids, _ = apply(backend, ids, np.array([[True, False]]), np.zeros((1, 2)), ids, mask_token_id=mask_token_id)
     same(masked_ids, np.array([[int(mask_token_id), 8]]))
 
 
@@ -146,9 +142,7 @@ def test_the_id_of_mask_is_the_callers(backend: str, mask_token_id: Any) -> None
 def test_all_64_bits_of_ids_come_through(backend: str) -> None:
     ids = np.array([[2**63 - 1, -(2**63), 2**53 + 1, -1]])
     positions = np.array([[False, True, True, True]])
-    masked_ids, labels = apply(
-        backend, ids, positions, np.array([[0, 0.95, 0.85, 0.85]]), ids[:, ::-1].copy()
-    )
+    masked_ids, labels = apply(backend, ids, positions, np.array([[0, 0.95, 0.85, 0.85]]), ids[:, ::-1].copy())
     same(masked_ids, np.array([[2**63 - 1, -(2**63), -(2**63), 2**63 - 1]]))
     same(labels, np.array([[-100, -(2**63), 2**53 + 1, -1]]))
 
@@ -180,9 +174,7 @@ def plain(ids: Array, positions: Array, probs: Array, tokens: Array) -> tuple[Ar
 def test_any_decisions_are_carried_out_one_by_one(data: st.DataObject, shape: tuple[int, int]) -> None:
     ids = data.draw(arrays(np.int64, shape))
     positions = data.draw(arrays(np.bool_, shape))
-    probs = data.draw(
-        arrays(np.float64, shape, elements=st.one_of(st.floats(0, 1), st.sampled_from([0.8, 0.9])))
-    )
+    probs = data.draw(arrays(np.float64, shape, elements=st.one_of(st.floats(0, 1), st.sampled_from([0.8, 0.9]))))
     tokens = data.draw(arrays(np.int64, shape))
     want = plain(ids, positions, probs, tokens)
     for backend in HOST:
@@ -292,9 +284,7 @@ def test_another_dtype_is_a_type_error(backend: str, place: int, dtype: Any) -> 
 def test_shapes_that_differ_are_a_value_error(backend: str, place: int, shape: tuple[int, ...]) -> None:
     inputs = list(some_inputs((2, 3)))
     inputs[place] = some_inputs(shape)[place]
-    with pytest.raises(
-        ValueError, match=re.escape(f"{NAMES[place]} has shape {shape}, but token_ids (2, 3)")
-    ):
+    with pytest.raises(ValueError, match=re.escape(f"{NAMES[place]} has shape {shape}, but token_ids (2, 3)")):
         apply(backend, *inputs)
 
 
@@ -303,15 +293,11 @@ BAD = [float("nan"), -1e-300, np.nextafter(1, 2), float("inf"), float("-inf")]
 
 @on_host
 @pytest.mark.parametrize("bad", BAD)
-def test_a_probability_outside_0_to_1_is_named_even_where_no_position_is_chosen(
-    backend: str, bad: float
-) -> None:
+def test_a_probability_outside_0_to_1_is_named_even_where_no_position_is_chosen(backend: str, bad: float) -> None:
     ids, positions, probs, tokens = some_inputs((3, 4))
     positions[:] = False
     probs[1, 2] = probs[2, 0] = bad
-    with pytest.raises(
-        ValueError, match=rf"replace_probs must lie in \[0, 1\], got {bad} in row 1, column 2"
-    ):
+    with pytest.raises(ValueError, match=rf"replace_probs must lie in \[0, 1\], got {bad} in row 1, column 2"):
         apply(backend, ids, positions, probs, tokens)
 
 
@@ -354,9 +340,7 @@ def test_other_arguments_are_named() -> None:
         fm.apply_mlm_mask(*inputs, mask_token_id=103.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="backend must be one of numpy, cpu, cuda, got 'gpu'"):
         fm.apply_mlm_mask(*inputs, backend="gpu")
-    with pytest.raises(
-        TypeError, match=r"backend='cuda' cannot reach token_ids, a numpy\.ndarray in host memory"
-    ):
+    with pytest.raises(TypeError, match=r"backend='cuda' cannot reach token_ids, a numpy\.ndarray in host memory"):
         fm.apply_mlm_mask(*inputs, backend="cuda")
 
 

@@ -104,9 +104,7 @@ def mask(
         OutType | None, typer.Option(help="Type of the ids written; else that of the input, or int64.")
     ] = None,
     label_dtype: Annotated[OutType, typer.Option(help="Type of the labels written.")] = OutType.INT64,
-    chunk_rows: Annotated[
-        int | None, typer.Option(min=1, help="Rows at a time, at most 262,144 tokens.")
-    ] = None,
+    chunk_rows: Annotated[int | None, typer.Option(min=1, help="Rows at a time, at most 262,144 tokens.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files of an earlier run.")] = False,
 ) -> None:
     """Mask a file of ids of any size in little memory; a killed run leaves no file under a final name."""

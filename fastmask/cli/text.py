@@ -133,9 +133,7 @@ def words_from(path: Path) -> Words:
         return written or tokenizer.id_to_token(token) or f"#{token}"
 
     size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values())
-    return Words(
-        size, spell, encode, tuple(sorted(special)), roles["mask"], roles["pad"], roles["cls"], roles["sep"]
-    )
+    return Words(size, spell, encode, tuple(sorted(special)), roles["mask"], roles["pad"], roles["cls"], roles["sep"])
 
 
 def _roles(special: dict[int, str]) -> dict[str, int | None]:

@@ -1,0 +1,45 @@
+"""What the compiler made of the CPU kernels: integers decide, and nothing is compiled twice."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from fastmask.kernels import cpu
+
+FLOAT = re.compile(r"\b(half|bfloat|float|double|fp128|x86_fp80)\b")
+INT64 = np.dtype(np.int64)
+
+
+@pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+def test_no_float_in_the_drawing_path(parallel: bool) -> None:
+    kernel = cpu.compiled_mask_batch(INT64, INT64, INT64, parallel, cache=False)
+    (code,) = kernel.inspect_llvm().values()
+    assert "3528531795" in code  # Philox's multiplier: this is the code that draws
+    used = [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
+    assert not used, used[:5]
+
+
+def test_no_float_in_the_content_id() -> None:
+    for kernel in (cpu.compiled_content_ids(INT64, cache=False), cpu.compiled_content_weights(cache=False)):
+        (code,) = kernel.inspect_llvm().values()
+        assert not [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
+
+
+def test_the_check_can_fail() -> None:
+    (code,) = cpu.compiled_apply_supplied(False, cache=False).inspect_llvm().values()
+    assert FLOAT.search(code)
+
+
+def test_a_kernel_takes_one_signature_and_compiles_no_other() -> None:
+    kernel = cpu.compiled_real_runs(np.dtype(np.uint8))
+    writable = np.zeros(4, np.uint8)
+    frozen = np.zeros(4, np.uint8)
+    frozen.flags.writeable = False
+    for mask in (writable, frozen):
+        assert kernel(mask, 2, np.empty(2, np.int64), np.empty(2, np.int64)) == -1
+    assert len(kernel.signatures) == 1
+    with pytest.raises(TypeError):
+        kernel(np.zeros(4, np.float64), 2, np.empty(2, np.int64), np.empty(2, np.int64))
