@@ -1,7 +1,7 @@
 """fastmask: masked-language-model corruption at memory speed, the same bits on NumPy, Numba and CUDA.
 
-The fate of a token is a pure function of (seed, epoch, sample id, position). Importing this package compiles nothing and
-loads neither Numba nor CUDA; they load at first use.
+The fate of a token is a pure function of (seed, epoch, sample id, position). Importing this package compiles nothing
+and loads neither Numba nor CUDA; they load at first use.
 """
 
 from fastmask.batch import MaskedBatch

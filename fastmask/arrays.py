@@ -29,7 +29,7 @@ def is_torch(x: Any) -> bool:
 
 def as_kind_of(like: Any, x: Any) -> Any:
     """A NumPy array (or None) as an array of the kind of `like`, sharing its memory."""
-    if x is None or not is_torch(like):
+    if x is None or is_torch(x) or not is_torch(like):
         return x
     import torch
 
@@ -47,7 +47,7 @@ def describe(x: Any) -> str:
 
 
 def to_host(name: str, x: Any) -> npt.NDArray[Any]:
-    """x as a NumPy array, sharing its memory where it has some in the host; TypeError for arrays in device memory."""
+    """The array as NumPy's, sharing its memory; TypeError for an array in device memory."""
     if type(x) is np.ndarray:
         return x
     if is_torch(x):

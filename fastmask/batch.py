@@ -30,8 +30,8 @@ class MaskedBatch:
     def check(self) -> MaskedBatch:
         """The batch itself, known to be good.
 
-        On a GPU this waits for the kernel and raises ValueError where an id was out of range or an attention mask was not
-        one run of ones per row; on a CPU the call has raised already.
+        On a GPU this waits for the kernel and raises ValueError where an id was out of range or an attention mask
+        was not one run of ones per row; on a CPU the call has raised already.
         """
         if self._flags is not None:
             self._flags.check()

@@ -115,18 +115,18 @@ class Masker:
             input_ids: (rows, columns), or (columns,) for one sample; int64, int32, uint16 (and int16, uint32) in
                 [0, size), in any layout, read-only or not. Never written unless passed as `out`.
             epoch: 0 <= epoch < 2^24. Required, since a forgotten epoch would freeze the masks.
-            sample_ids: one integer in [0, 2^64) per row, or an int, the id of the first row, from which the others count
-                up. None: computed from the row's real tokens, so that equal samples get equal masks within an epoch.
-            attention_mask: the shape of input_ids, 1 for real tokens, one run of ones per row (bool, integers, or floats
-                of 0 and 1). Reading it costs memory traffic; `lengths` does not.
+            sample_ids: one integer in [0, 2^64) per row, or an int, the id of the first row, from which the others
+                count up. None: computed from the row's real tokens; equal samples get equal masks within an epoch.
+            attention_mask: the shape of input_ids, 1 for real tokens, one run of ones per row (bool, integers, or
+                floats of 0 and 1). Reading it costs memory traffic; `lengths` does not.
             lengths: one integer in [0, columns] per row: real tokens, from column 0. With neither of them a row is real
                 less its leading and trailing runs of the pad id.
             special_tokens_mask: the shape of input_ids; where it is not 0 the token is never touched.
             rates: one select probability per row, in place of the law's.
             position_offset: an integer >= 0, or one per row, added to positions: a document cut into chunks keeps its
                 masks, given one sample id for all of them.
-            out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is out
-                of range, what it holds after the error is unspecified.
+            out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is
+                out of range, what it holds after the error is unspecified.
             backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
             returns: any of "decisions", "num_masked".
 
@@ -203,11 +203,10 @@ def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
 
 def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
     """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
-    arrays = [done.input_ids.reshape(shape), done.labels.reshape(shape), done.decisions, done.num_masked]
-    if done.decisions is not None:
-        arrays[2] = done.decisions.reshape(shape)
+    ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
+    decisions = None if done.decisions is None else done.decisions.reshape(shape)
+    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend)
     if type(input_ids) is not np.ndarray:
-        arrays = [as_kind_of(input_ids, x) for x in arrays]
-    if out is not None:
-        arrays[:2] = parts_of(out)
-    return MaskedBatch(*arrays, backend)
+        for name in ("input_ids", "labels", "decisions", "num_masked"):
+            setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))
+    return batch

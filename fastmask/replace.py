@@ -13,12 +13,12 @@ import numpy.typing as npt
 from fastmask.thresholds import ALWAYS, integer_widths, probability, threshold
 from fastmask.vocab import Vocab, integer
 
-Pool = None | Literal["vocab"] | range | tuple[int, ...]
+Pool = Literal["vocab"] | range | tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
 class Replace:
-    """A selected token becomes MASK with share `mask`, a random token with share `random`, and stays as it is otherwise.
+    """A selected token becomes MASK with share `mask`, random with share `random`, and stays as it is otherwise.
 
     The shares are unconditional: (0.8, 0.1) is 80 % MASK, 10 % random, 10 % kept. One draw decides, so the three
     outcomes exclude each other. Kept tokens are labelled too.
@@ -54,7 +54,7 @@ class Replace:
         mask: float = 0.8,
         random: float = 0.1,
         *,
-        pool: None | Literal["vocab"] | range | Iterable[int] = None,
+        pool: Literal["vocab"] | range | Iterable[int] | None = None,
         weights: Iterable[float] | None = None,
         exclude_original: bool = False,
     ) -> None:

@@ -72,8 +72,8 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 def set_num_threads(n: int) -> None:
     """At most n threads mask a batch from now on, in this process; 1 never leaves the calling thread.
 
-    The environment variable FASTMASK_NUM_THREADS sets the same at the start; without it, all cores that the process may
-    use. Numba's own setting is neither read nor changed, but caps the number.
+    The environment variable FASTMASK_NUM_THREADS sets the same at the start; without it, all cores that the process
+    may use. Numba's own setting is neither read nor changed, but caps the number.
 
     Raises:
         TypeError: n is not an integer.

@@ -18,7 +18,7 @@ from fastmask.vocab import integer
 
 MAX_EPOCH = 1 << 24
 MAX_POSITION = 1 << 34
-KERNEL_DTYPES = {  # what an id dtype is read as: the kernels know three
+KERNEL_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {  # what an id dtype is read as: the kernels know three
     np.dtype(np.uint16): np.dtype(np.uint16),
     np.dtype(np.int16): np.dtype(np.uint16),
     np.dtype(np.int32): np.dtype(np.int32),
@@ -49,7 +49,7 @@ def checked_ids(input_ids: Any) -> Ids:
 
 
 def flat_ids(ids: Ids, size: int) -> Ids:
-    """The ids flat, contiguous and native, as a dtype that kernels read. OverflowError where the dtype is too narrow."""
+    """The ids flat, contiguous and native, as a dtype that kernels read. OverflowError for a dtype too narrow."""
     dtype = ids.dtype
     refuse_narrow(dtype, size)
     if not dtype.isnative:
@@ -57,7 +57,7 @@ def flat_ids(ids: Ids, size: int) -> Ids:
     if not ids.flags.c_contiguous:
         ids = np.ascontiguousarray(ids)
     ids = ids.reshape(-1)
-    wanted = KERNEL_DTYPES[ids.dtype]
+    wanted: np.dtype[Any] = KERNEL_DTYPES[ids.dtype]
     return ids if wanted is ids.dtype else ids.view(wanted)
 
 
@@ -146,7 +146,7 @@ def checked_marks(special_tokens_mask: Any, shape: tuple[int, ...]) -> npt.NDArr
 
 
 def checked_attention_mask(attention_mask: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The mask, contiguous, as unsigned integers. ValueError for fractions (other values are found while it is read)."""
+    """The mask, contiguous, as unsigned integers. ValueError for fractions (other values are found in reading)."""
     mask = _per_cell("attention_mask", attention_mask, shape)
     if mask.dtype.kind == "f":
         wrong = (mask != 0) & (mask != 1)

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 from numba import from_dtype, prange, types
 
-from fastmask.kernels import fate, layout, philox
+from fastmask.kernels import layout, philox
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_range import (
     Batch,
@@ -216,7 +216,7 @@ def mask_batch(plan, call, out, ranges=1):
 
 
 def real_runs(attention_mask):
-    """starts and lengths (int64) of each row's run of ones, and the flat index of the first cell in no such run, or -1.
+    """The start and length (int64) of each row's run of ones, and the flat index of the first cell in no run, or -1.
 
     attention_mask: 2-D, contiguous, of an unsigned dtype.
     """

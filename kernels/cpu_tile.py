@@ -1,8 +1,8 @@
 """One tile of a batch on the CPU: words, draws, labels and ids, random tokens; all of it stays in the L1 cache.
 
 A tile is 512 cells of the flat batch; the part of a sample that lies in a tile is a piece. The stages meet in `draws`,
-an int32 per cell: the token's draw where it can be selected, NEVER elsewhere (special, padding, excluded by the caller).
-Signed, because AVX2 compares signed integers only.
+an int32 per cell: the token's draw where it can be selected, NEVER elsewhere (special, padding, excluded by the
+caller). Signed, because AVX2 compares signed integers only.
 """
 
 import numpy as np
@@ -182,7 +182,7 @@ def find_random(found, draws, t_mask, t_random):
 
 @inline
 def write_random(out, found, count, words, ends, shifts, objective):
-    """Random tokens in the found cells. Piece k ends before cell ends[k]; its cell j has the word words[j + shifts[k]]."""
+    """Random tokens in the found cells. Piece k ends before cell ends[k]; its cell j has the word at j + shifts[k]."""
     pool, size = objective.pool, objective.plan[layout.POOL_SIZE]
     weighted, exclude = (
         objective.plan[layout.WEIGHTED] != ZERO,

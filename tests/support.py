@@ -66,7 +66,8 @@ def random_ids(rng: np.random.Generator, vocab: Vocab, shape: Any, dtype: str = 
         columns = np.arange(ids.shape[1])
         left, right = rng.integers(0, ids.shape[1] + 1, (2, ids.shape[0], 1)) // 3
         ids[(columns < left) | (columns >= ids.shape[1] - right)] = vocab.pad_token_id
-    return ids.astype(dtype)
+    typed: npt.NDArray[Any] = ids.astype(dtype)
+    return typed
 
 
 def in_place(call: Call, out: Outputs) -> Call:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-import fastmask as fm
-from fastmask.call import Call
-from fastmask.kernels import cpu
 from support import (
     BERT,
     EPOCHS,
@@ -29,6 +26,10 @@ from support import (
     poisoned,
     random_ids,
 )
+
+import fastmask as fm
+from fastmask.call import Call
+from fastmask.kernels import cpu
 
 RANGES = (1, 2, 3)  # the serial twin, and the parallel one
 LAST_ID = (1 << 64) - 1
@@ -97,7 +98,7 @@ def objectives(draw: st.DrawFn) -> Any:
     mask = draw(st.sampled_from([0.0, 0.3, 0.8, 1.0]))
     how: dict[str, Any] = {"pool": pool, "exclude_original": draw(st.booleans())}
     if weights is not None:
-        count = {None: vocab.size, "vocab": vocab.size, range(5, 25): 20}.get(pool, 3)
+        count = vocab.size if pool in (None, "vocab") else len(pool)
         how["weights"] = np.random.default_rng(weights).random(count) + (pool is not None)
     replace = fm.Replace(mask, draw(st.sampled_from([0.0, (1 - mask) / 2, 1 - mask])), **how)
     p = draw(st.sampled_from(PROBABILITIES) | st.floats(2.0**-24, 1))
@@ -195,7 +196,7 @@ def test_threads_never_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(getattr(batches[0], name), getattr(batches[1], name), strict=True)
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "C": lambda x: x,
     "Fortran": np.asfortranarray,
     "strided": lambda x: np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3],

@@ -21,6 +21,7 @@ from support_cuda import (
 )
 from support_cuda import tiny_launches as tiny_launches
 
+from fastmask import validate
 from fastmask.call import Call
 from fastmask.kernels import reference
 from fastmask.vocab import Vocab
@@ -97,3 +98,57 @@ def test_real_runs_of_nothing(shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(starts.copy_to_host(), np.zeros(shape[0], np.int64), strict=True)
     np.testing.assert_array_equal(lengths.copy_to_host(), np.zeros(shape[0], np.int64), strict=True)
     assert not launch.is_set(flag)
+
+
+def copied(values: Ints, operation: Any, *limit: int) -> tuple[Ints, bool]:
+    """What an operation on values in device memory makes of them, in host memory, and whether it complained."""
+    given = numba_cuda.to_device(values)
+    made, flag = operation(given, *limit)
+    np.testing.assert_array_equal(given.copy_to_host(), values, strict=True)
+    return made.copy_to_host(), launch.is_set(flag)
+
+
+def test_rates_get_the_thresholds_of_the_host() -> None:
+    halves = (np.random.default_rng(0).integers(0, 1 << 24, 20) + 0.5) / (1 << 24)
+    near = np.concatenate([np.nextafter(halves, 0), halves, np.nextafter(halves, 1)])
+    rates = np.concatenate([near, [0.0, -0.0, 1.0, 0.15, 2.0**-24, 2.0**-25, np.nextafter(1, 0)]])
+    thresholds, complained = copied(rates, cuda.rate_thresholds)
+    np.testing.assert_array_equal(thresholds, validate.checked_rates(rates, rates.size), strict=True)
+    assert not complained
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1e-300, 1.0000000000000002, 1e-8, 5e-324])
+@pytest.mark.parametrize("place", [0, 40])
+def test_a_bad_rate_counts_as_0_and_is_flagged(bad: float, place: int) -> None:
+    rates = np.full(41, 0.25)
+    rates[place] = bad
+    want = np.full(41, 1 << 22, np.uint32)
+    want[place] = 0
+    thresholds, complained = copied(rates, cuda.rate_thresholds)
+    np.testing.assert_array_equal(thresholds, want, strict=True)
+    assert complained
+
+
+@pytest.mark.parametrize("limit", [0, 1, 40, (1 << 63) - 1])
+def test_integers_in_range_are_copied(limit: int) -> None:
+    values = np.random.default_rng(0).integers(0, limit, 41, endpoint=True)
+    checked, complained = copied(values, cuda.checked_integers, limit)
+    np.testing.assert_array_equal(checked, values, strict=True)
+    assert not complained
+
+
+@pytest.mark.parametrize(("bad", "nearest"), [(-1, 0), (-(1 << 63), 0), (41, 40), ((1 << 63) - 1, 40)])
+@pytest.mark.parametrize("place", [0, 40])
+def test_integers_out_of_range_are_clamped_and_flagged(bad: int, nearest: int, place: int) -> None:
+    values = np.arange(41)
+    want = values.copy()
+    values[place], want[place] = bad, nearest
+    checked, complained = copied(values, cuda.checked_integers, 40)
+    np.testing.assert_array_equal(checked, want, strict=True)
+    assert complained
+
+
+def test_no_numbers_give_no_numbers_and_no_complaint() -> None:
+    for operation, dtype, limit in ((cuda.rate_thresholds, np.float64, ()), (cuda.checked_integers, np.int64, (5,))):
+        made, complained = copied(np.empty(0, dtype), operation, *limit)
+        assert (made.shape, complained) == ((0,), False)

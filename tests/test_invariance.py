@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support import BERT, random_ids
 
 import fastmask as fm
-from support import BERT, random_ids
 
 MASKER = fm.Masker(BERT, fm.Bernoulli(0.3), fm.Replace(0.5, 0.3), seed=11)
 Ids = npt.NDArray[Any]
@@ -128,7 +129,7 @@ def test_selected_sets_are_nested_in_p(backend: str) -> None:
         fm.Masker(BERT, fm.Bernoulli(p), seed=1)(ids, epoch=0, backend=backend).labels != -100
         for p in (0, 0.01, 0.15, 0.5, 0.99, 1)
     ]
-    for fewer, more in zip(selected, selected[1:], strict=False):
+    for fewer, more in pairwise(selected):
         assert not (fewer & ~more).any()
 
 

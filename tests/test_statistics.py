@@ -102,8 +102,8 @@ def test_the_second_number_of_a_token_knows_nothing_of_the_first(chunks: int) ->
     replace = fm.Replace(0, 1)
     table = np.zeros((2, 30), np.int64)
     for chunk in range(chunks):
-        call = {"epoch": 0, "sample_ids": chunk * ROWS}
-        low, high = (fm.Masker(VOCAB, fm.Bernoulli(p), replace, seed=7)(ids_of(chunk), **call) for p in (0.1, 0.2))
+        maskers = (fm.Masker(VOCAB, fm.Bernoulli(p), replace, seed=7) for p in (0.1, 0.2))
+        low, high = (masker(ids_of(chunk), epoch=0, sample_ids=chunk * ROWS) for masker in maskers)
         few = low.labels != -100
         more = (high.labels != -100) & ~few
         for row, chosen in enumerate((few, more)):
