@@ -54,6 +54,6 @@ def to_host(name: str, x: Any) -> npt.NDArray[Any]:
         if x.device.type != "cpu":
             raise TypeError(f"{name} is on {x.device} while input_ids is in host memory: arrays must live together")
         return np.asarray(x.detach().numpy())
-    if hasattr(x, "__cuda_array_interface__"):
+    if kind_of(x) == "cuda":
         raise TypeError(f"{name} is in device memory while input_ids is in host memory: arrays must live together")
     return np.asarray(x)

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +41,19 @@ def backends() -> dict[str, Backend]:
 def _cuda() -> Backend:
     if importlib.util.find_spec("numba_cuda") is None:
         return Backend("cuda", False, "numba-cuda is not installed: pip install 'fastmask-kernels[cu13]' (or [cu12])")
-    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+    if _simulated():
         return Backend("cuda", True, "Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1)")
     if not _driver_present():
         return Backend("cuda", False, "no NVIDIA driver: libcuda.so.1 cannot be loaded")
     return Backend("cuda", True, "numba-cuda and an NVIDIA driver are here")
+
+
+def _simulated() -> bool:
+    """True where Numba was, or will be, imported with its CUDA simulator switched on."""
+    numba = sys.modules.get("numba")
+    if numba is not None:
+        return bool(numba.config.ENABLE_CUDASIM)
+    return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 
 
 @functools.cache

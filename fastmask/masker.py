@@ -162,7 +162,7 @@ class Masker:
         if out is None:
             outputs = fresh_outputs(call, self.id_dtype or validate.output_dtype(ids), self.label_dtype, names)
         else:
-            given = GivenOutputs(out, ids, self.id_dtype)
+            given = GivenOutputs(out, ids, self.id_dtype, self.ignore_index)
             outputs = given.outputs(call, names)
             call.in_place = given.in_place and ids.flags.c_contiguous
         if call.in_place and not validate.ids_in_range(ids, plan):

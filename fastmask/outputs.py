@@ -12,6 +12,7 @@ from fastmask import buffers
 from fastmask.arrays import to_host
 from fastmask.batch import MaskedBatch
 from fastmask.call import Call, Outputs
+from fastmask.validate import fits
 
 OUT_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 RETURNS = ("decisions", "num_masked")
@@ -19,6 +20,8 @@ RETURNS = ("decisions", "num_masked")
 
 def checked_returns(returns: Any) -> frozenset[str]:
     """The names of further outputs. ValueError for one that does not exist."""
+    if not isinstance(returns, (str, list, tuple, set, frozenset)):
+        raise TypeError(f"returns must be a name or a sequence of names, got {returns!r}")
     names = frozenset((returns,) if isinstance(returns, str) else returns)
     for name in names:
         if name not in RETURNS:
@@ -52,16 +55,17 @@ def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
     if "decisions" in returns:
         out.decisions = buffers.empty(call.rows * call.row_length, np.uint8)
     if "num_masked" in returns:
-        out.num_masked = np.empty(call.rows, np.int64)
+        out.num_masked = np.zeros(call.rows, np.int64)  # a batch without cells runs no kernel
 
 
 class GivenOutputs:
     """The arrays that a caller gave as `out`, checked, and what a kernel writes in their place."""
 
-    def __init__(self, given: Any, ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None) -> None:
+    def __init__(self, given: Any, ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None, ignore_index: int) -> None:
         input_ids, labels = parts_of(given)
         self.input_ids = _checked_part("input_ids", input_ids, ids.shape)
         self.labels = _checked_part("labels", labels, ids.shape)
+        refuse_narrow_labels(self.labels.dtype, ignore_index)
         if id_dtype is not None and self.input_ids.dtype != id_dtype:
             raise TypeError(f"out's input_ids is {self.input_ids.dtype}, but id_dtype is {id_dtype}")
         self.in_place = self._is_in_place(ids)
@@ -73,8 +77,7 @@ class GivenOutputs:
                 raise ValueError(f"out's labels and {name} share memory")
         if not np.shares_memory(self.input_ids, ids):
             return False
-        same = self.input_ids.ctypes.data == ids.ctypes.data and self.input_ids.strides == ids.strides
-        if not same or self.input_ids.dtype != ids.dtype:
+        if _cells_of(self.input_ids) != _cells_of(ids):
             raise ValueError("out's input_ids and input_ids overlap without being the same array")
         return True
 
@@ -90,6 +93,18 @@ class GivenOutputs:
         for array, written in ((self.input_ids, out.input_ids), (self.labels, out.labels)):
             if not array.flags.c_contiguous:
                 np.copyto(array, written.reshape(array.shape))
+
+
+def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int) -> None:
+    """OverflowError where labels of this dtype cannot hold ignore_index."""
+    if not fits(ignore_index, dtype):
+        raise OverflowError(f"out's labels are {dtype}, too narrow for ignore_index = {ignore_index}")
+
+
+def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:
+    """Where each element lies and how it is read: equal for two views of the same cells."""
+    steps = [(length, step) for length, step in zip(array.shape, array.strides, strict=True) if length > 1]
+    return array.ctypes.data, array.dtype, steps
 
 
 def _flat_or_fresh(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -61,6 +61,8 @@ class Replace:
         threshold("mask", mask)
         if probability("mask", mask) + probability("random", random) > 1 + 1e-9:
             raise ValueError(f"mask + random must be at most 1, got {mask!r} + {random!r}")
+        if random and _random_share(mask, random) == 0:
+            raise ValueError(f"random = {random!r} is too small: mask + random rounds to 0 in steps of 2^-24")
         if not isinstance(exclude_original, (bool, np.bool_)):
             raise TypeError(f"exclude_original must be True or False, got {exclude_original!r}")
         object.__setattr__(self, "mask", float(mask))
@@ -77,7 +79,12 @@ class Replace:
     @property
     def shares(self) -> tuple[int, int]:
         """M = T(mask) and R = T(mask + random), in units of 2^-24."""
-        return threshold("mask", self.mask), min(ALWAYS, math.floor((self.mask + self.random) * ALWAYS + 0.5))
+        return threshold("mask", self.mask), _random_share(self.mask, self.random)
+
+
+def _random_share(mask: float, random: float) -> int:
+    """R = T(mask + random), at most 2^24."""
+    return min(ALWAYS, math.floor((mask + random) * ALWAYS + 0.5))
 
 
 def _checked_pool(pool: object) -> Pool:
@@ -127,10 +134,10 @@ def _ids(replace: Replace, vocab: Vocab) -> npt.NDArray[np.int64]:
         return everything
     if replace.pool is None:
         return np.delete(everything, list(vocab.special_token_ids))
-    ids = np.array(replace.pool, np.int64)
-    if (outside := np.flatnonzero((ids < 0) | (ids >= vocab.size))).size:
-        raise ValueError(f"pool holds {ids[outside[0]]}, outside the vocabulary [0, {vocab.size})")
-    return ids
+    for token in replace.pool:
+        if not 0 <= token < vocab.size:
+            raise ValueError(f"pool holds {token}, outside the vocabulary [0, {vocab.size})")
+    return np.array(replace.pool, np.int64)
 
 
 def _weights(weights: Sequence[float], replace: Replace, vocab: Vocab, ids: npt.NDArray[np.int64]) -> Sequence[float]:

@@ -128,12 +128,13 @@ def checked_rates(rates: Any, rows: int) -> npt.NDArray[np.uint32]:
     if values.dtype.kind not in "fiu":
         raise TypeError(f"rates must be numbers, got {values.dtype}")
     values = _per_row("rates", values, rows).astype(np.float64)
-    thresholds = np.floor(values * ALWAYS + 0.5)
-    good = (values >= 0) & (values <= 1) & ((thresholds > 0) | (values == 0))
+    inside = (values >= 0) & (values <= 1)
+    thresholds = np.floor(np.where(inside, values, 0.0) * ALWAYS + 0.5)
+    good = inside & ((thresholds > 0) | (values == 0))
     if not good.all():
         row = int(good.argmin())
-        why = "rounds to 0 in steps of 2^-24" if 0 < values[row] < 1 else "must lie in [0, 1]"
-        raise ValueError(f"rates: {values[row]!r} in row {row} {why}")
+        why = "rounds to 0 in steps of 2^-24" if inside[row] else "does not lie in [0, 1]"
+        raise ValueError(f"rates: {float(values[row])!r} in row {row} {why}")
     return thresholds.astype(np.uint32)
 
 
@@ -145,14 +146,10 @@ def checked_marks(special_tokens_mask: Any, shape: tuple[int, ...]) -> npt.NDArr
     return np.ascontiguousarray(marks).reshape(-1).view(np.uint8)
 
 
-def checked_attention_mask(attention_mask: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The mask, contiguous, as unsigned integers. ValueError for fractions (other values are found in reading)."""
-    mask = _per_cell("attention_mask", attention_mask, shape)
+def readable_mask(mask: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An attention mask, contiguous, as unsigned integers: 0 and 1 stay so, and no other value becomes one of them."""
     if mask.dtype.kind == "f":
-        wrong = (mask != 0) & (mask != 1)
-        if wrong.any():
-            raise mask_error(mask, int(wrong.argmax()))
-        mask = mask.astype(np.uint8)
+        mask = np.where(mask == 0, 0, np.where(mask == 1, 1, 2)).astype(np.uint8)
     elif mask.dtype.kind not in "biu":
         raise TypeError(f"attention_mask must be bool, integers or floats of 0 and 1, got {mask.dtype}")
     mask = np.ascontiguousarray(mask, mask.dtype.newbyteorder("="))
@@ -247,10 +244,10 @@ def host_call(
             raise ValueError("lengths and attention_mask both say what is real: give one of them")
         call.lengths = checked_lengths(lengths, rows, row_length)
     elif attention_mask is not None:
-        mask = checked_attention_mask(attention_mask, ids.shape)
-        call.starts, call.lengths, wrong = real_runs(mask.reshape(rows, row_length))
+        mask = _per_cell("attention_mask", attention_mask, ids.shape)
+        call.starts, call.lengths, wrong = real_runs(readable_mask(mask).reshape(rows, row_length))
         if wrong >= 0:
-            raise mask_error(mask.reshape(ids.shape), int(wrong))
+            raise mask_error(mask, int(wrong))
     if special_tokens_mask is not None:
         call.special_tokens_mask = checked_marks(special_tokens_mask, ids.shape)
     if rates is not None:

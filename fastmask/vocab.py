@@ -31,8 +31,8 @@ class Vocab:
         special_token_ids: further ids that are never selected. The mask and the pad id always count as special.
 
     Raises:
-        TypeError: an id that is not an integer; a missing mask id.
-        ValueError: an id outside the vocabulary; a mask id equal to the pad id.
+        TypeError: an id that is not an integer.
+        ValueError: a missing mask id or one equal to the pad id; an id outside the vocabulary.
 
     >>> Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3)).special_token_ids
     (0, 1, 2, 3, 4)
@@ -54,7 +54,7 @@ class Vocab:
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"size must be in [1, 2^31), got {size}")
         if mask_token_id is None:
-            raise TypeError("mask_token_id is None: a vocabulary without a mask token cannot be masked")
+            raise ValueError("mask_token_id is None: a vocabulary without a mask token cannot be masked")
         mask = self._inside("mask_token_id", mask_token_id, size)
         specials = {self._inside("special_token_ids", token, size) for token in special_token_ids} | {mask}
         if pad_token_id is not None:

@@ -100,3 +100,21 @@ def test_large_blocks_are_left_to_the_allocator() -> None:
     pool = Pool(kept_bytes=1 << 20, largest_kept=1 << 12)
     pool.empty(1 << 16, np.uint8)
     assert pool.held_bytes == 0
+
+
+def test_more_than_the_bound_may_be_alive_but_is_not_held() -> None:
+    pool = Pool(kept_bytes=1 << 16, largest_kept=1 << 15)
+    alive = [pool.empty(4096, np.uint8) for _ in range(100)]
+    assert pool.held_bytes == 1 << 16
+    assert len({array.ctypes.data for array in alive}) == 100
+
+
+def test_memory_of_one_size_makes_room_for_that_of_another() -> None:
+    pool = Pool(kept_bytes=1 << 16, largest_kept=1 << 15)
+    small = [pool.empty(4096, np.uint8) for _ in range(16)]
+    del small
+    large = pool.empty(1 << 15, np.uint8)
+    assert pool.held_bytes == 1 << 15
+    address = large.ctypes.data
+    del large
+    assert pool.empty(1 << 15, np.uint8).ctypes.data == address
