@@ -133,8 +133,8 @@ def checked_rates(rates: Any, rows: int) -> npt.NDArray[np.uint32]:
     good = inside & ((thresholds > 0) | (values == 0))
     if not good.all():
         row = int(good.argmin())
-        why = "rounds to 0 in steps of 2^-24" if inside[row] else "does not lie in [0, 1]"
-        raise ValueError(f"rates: {float(values[row])!r} in row {row} {why}")
+        must = "not round to 0 in steps of 2^-24" if inside[row] else "lie in [0, 1]"
+        raise ValueError(f"rates must {must}, got {float(values[row])!r} in row {row}")
     return thresholds.astype(np.uint32)
 
 

@@ -149,7 +149,7 @@ def without_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    monkeypatch.setattr(dispatch, "_simulated", lambda: False)
     monkeypatch.setattr(dispatch, "_driver_present", lambda: False)
 
 

@@ -17,7 +17,8 @@ import pytest
 
 WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
-FLOATS_OF_THE_CALLER = "apply_decisions"
+FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates"}
+INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers"}
 
 COMPILE = """
 import json, sys, types
@@ -40,8 +41,8 @@ json.dump(code, open(sys.argv[2], "w"))
 
 LAUNCH = """
 import json
-from fastmask.kernels import cuda as kernels
 from fastmask.kernels import cuda_launch as launch
+from fastmask.kernels import cuda_rows as kernels
 
 class Array:
     def __init__(self, address, dtype):
@@ -101,7 +102,7 @@ def having(pattern: str, code: Code) -> dict[tuple[str, str, tuple[str, ...]], l
 
 
 def test_every_kernel_is_compiled_for_every_architecture(device_code: Code) -> None:
-    names = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", FLOATS_OF_THE_CALLER}
+    names = INTEGERS_ALONE | FLOATS_OF_THE_CALLER
     assert {(arch, name) for arch, name, _ in device_code} == {(a, n) for a in ARCHITECTURES for n in names}
     for (arch, _, _), ptx in device_code.items():
         assert ptx.count(".entry") == 1
@@ -111,7 +112,17 @@ def test_every_kernel_is_compiled_for_every_architecture(device_code: Code) -> N
 def test_no_float_decides(device_code: Code) -> None:
     pattern = r"\.b?f(16|32|64)|\.tf32|\.e[45]m"
     floating = having(pattern, device_code)
-    assert {name for _, name, _ in floating} == {FLOATS_OF_THE_CALLER}, floating
+    assert {name for _, name, _ in floating} == FLOATS_OF_THE_CALLER, floating
+
+
+def test_a_threshold_is_cut_from_a_rate_with_one_rounding(device_code: Code) -> None:
+    """The product is exact, since 2^24 is a power of two: contracted to an FMA or not, the sum is rounded once."""
+    for (_, name, _), ptx in device_code.items():
+        if name == "cut_rates":
+            arithmetic = re.findall(r"(?:fma|mul|add|sub|div|sqrt)\.\w*\.?f64\b.*", ptx)
+            assert [line.split(".")[0] for line in arithmetic] == ["fma"], arithmetic
+            assert "0d4170000000000000, 0d3FE0000000000000" in arithmetic[0]  # * 2^24 + 0.5
+            assert not re.search(r"\.f(16|32)\b|\.ftz|\.approx", ptx)
 
 
 def test_nothing_lies_in_local_memory(device_code: Code) -> None:
