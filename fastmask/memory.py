@@ -148,7 +148,8 @@ class TorchMemory(NumbaMemory):
         return self._torch.empty(shape, dtype=getattr(self._torch, np.dtype(dtype).name), device=self._device)
 
     def upload(self, values: Any) -> Any:
-        pinned = self._torch.from_numpy(values.view(np.uint8)).pin_memory()  # else the copy would wait for the GPU
+        # As bytes, since torch does little with unsigned integers; pinned, since the copy would wait for the GPU.
+        pinned = self._torch.from_numpy(values.view(np.uint8)).pin_memory()
         return self.flat("values", pinned.to(self._device, non_blocking=True)).view(values.dtype)
 
     def readable(self, name: str, x: Any) -> Any:

@@ -22,13 +22,13 @@ LEAST_CELLS = 1 << 19  # below, starting the threads costs more than it gains
 CELLS_PER_RANGE = 1 << 17
 
 _chosen: int | None = None
-_parallel_region = threading.Lock()
+_parallel_region = threading.RLock()  # a signal handler may mask in the thread that holds it: no kernel runs then
 _loading = threading.RLock()  # held while Numba and the kernels are imported
 _compiling: list[Any] = []  # Numba's compiler lock, while this process forks
 
 
 def _inherited_threads() -> bool:
-    """True where this process was forked, before it imported this module, from one that may have run Numba's threads."""
+    """True where a process that may have run Numba's threads was forked, and the child imports this module."""
     started = getattr(sys.modules.get("numba.np.ufunc.parallel"), "_is_initialized", False)
     try:
         with open("/proc/self/stat") as file:
@@ -60,11 +60,11 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     global _forked, _parallel_region
     _forked = True
-    _parallel_region = threading.Lock()
+    _parallel_region = threading.RLock()
     _after_fork()
 
 
-# Handlers run before a fork in the reverse order: those of logging, whose locks an importing thread may need, after ours.
+# Handlers run in the reverse order before a fork: logging's come after ours, so that who imports or compiles can log.
 assert logging
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 

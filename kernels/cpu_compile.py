@@ -70,7 +70,7 @@ class CheckedFiles(IndexDataCacheFile):
 def compile_kernel(function, signature, tag, *, parallel, cache=True):
     """The function compiled for exactly this signature, under a name (and so a cache file) of its own.
 
-    Where the cache cannot be written, the kernel is compiled in each process. Threads that ask at once share one kernel.
+    Where the cache cannot be written, each process compiles. Threads that ask at once share one kernel.
 
     Raises:
         RuntimeError: Numba's compiler is switched off.

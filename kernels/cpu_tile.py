@@ -14,7 +14,7 @@ from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
 
 TILE = 512
 GROUP = 8  # blocks are computed in whole groups, so that the vector loop has no remainder
-LIKELY = 4
+LIKELY = 3
 RUNS_IN_ONE_PASS = 2  # of special ids; real vocabularies have one to four
 NEVER = np.int32(0x7FFFFFFF)
 CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified draws
@@ -181,26 +181,41 @@ def find_random(found, draws, t_mask, t_random):
 
 
 @inline
+def _pick_number(words, slot):
+    """The x of a pick: the second number of the token whose word stands at the slot."""
+    block = slot & ~LANE
+    w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
+    w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
+    extra = _extra_of(w0, w1, w2, w3, slot & LANE)
+    return _scatter(_mixed_of(_draw_of(np.uint64(words[slot])), extra))
+
+
+@inline
+def _id_of(rank, plan):
+    """The id of a rank in a pool that is made of steps."""
+    token = rank
+    for step in range(plan[layout.STEPS]):
+        word = np.uint64(layout.FIRST_STEP) + TWO * step
+        token = token + plan[word + ONE] if rank >= plan[word] else token
+    return token
+
+
+@inline
 def write_random(out, found, count, words, ends, shifts, objective):
     """Random tokens in the found cells. Piece k ends before cell ends[k]; its cell j has the word at j + shifts[k]."""
-    pool, size = objective.pool, objective.plan[layout.POOL_SIZE]
-    weighted, exclude = (
-        objective.plan[layout.WEIGHTED] != ZERO,
-        objective.plan[layout.EXCLUDE_ORIGINAL] != ZERO,
-    )
+    plan, pool = objective.plan, objective.pool
+    size, steps = plan[layout.POOL_SIZE], plan[layout.STEPS]
+    weighted, exclude = plan[layout.WEIGHTED] != ZERO, plan[layout.EXCLUDE_ORIGINAL] != ZERO
     piece = 0
     for i in range(count):
         j = np.int64(found[i])
         while j >= ends[piece]:
             piece += 1
-        slot = np.uint64(j + shifts[piece])
-        block = slot & ~LANE
-        w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
-        w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
-        extra = _extra_of(w0, w1, w2, w3, slot & LANE)
-        x = _scatter(_mixed_of(_draw_of(np.uint64(words[slot])), extra))
+        x = _pick_number(words, np.uint64(j + shifts[piece]))
         cell = np.uint64(j)
         if weighted or exclude:
             out[cell] = _pick(x, np.uint64(out[cell]), pool, objective.cumulative, size, weighted, exclude)
+        elif steps > ZERO:
+            out[cell] = _id_of(_uniform(x, size), plan)
         else:
             out[cell] = pool[_uniform(x, size)]

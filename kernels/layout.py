@@ -14,7 +14,10 @@
     POOL_SIZE,
     WEIGHTED,
     EXCLUDE_ORIGINAL,
-    WORDS,  # the length of the array
-) = range(14)
+    STEPS,  # how many steps make the pool from its ranks; 0 where they would be many, and the pool is looked up
+    FIRST_STEP,  # from here on, two words a step: the first rank that it moves, and by how much
+) = range(15)
+
+MOST_STEPS = 8
 
 NO_PAD = (1 << 64) - 1

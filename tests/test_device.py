@@ -42,15 +42,13 @@ def same(got: Any, want: fm.MaskedBatch) -> None:
 
 def agree(masker: fm.Masker, ids: Ints, **given: Any) -> None:
     """The call in device memory gives what backend="numpy" gives in host memory; no argument is written."""
-    given = {"epoch": 5, "returns": EVERYTHING[2:]} | given
-    want = masker(ids, backend="numpy", **given)
-    on_device = {"input_ids": ids} | given
-    on_device = {name: device(x) for name, x in on_device.items()}
+    host: dict[str, Any] = {"input_ids": ids, "epoch": 5, "returns": EVERYTHING[2:]} | given
+    on_device: dict[str, Any] = {name: device(x) for name, x in host.items()}
     got = masker(**on_device)
     assert got.check() is got
     assert got.backend == "cuda"
-    same(got, want)
-    for name, x in ({"input_ids": ids} | given).items():
+    same(got, masker(**host, backend="numpy"))
+    for name, x in host.items():
         if isinstance(x, np.ndarray):
             np.testing.assert_array_equal(on_device[name].copy_to_host(), x, strict=True)
 
@@ -113,10 +111,10 @@ def test_dtypes_of_ids_and_outputs(dtype: str, id_dtype: str | None) -> None:
 def test_shapes(shape: tuple[int, ...]) -> None:
     ids = np.random.default_rng(0).integers(0, 60, shape)
     rows = shape[0] if len(shape) == 2 else 1
-    agree(MASKER, ids, returns="decisions")
-    agree(MASKER, ids, returns="decisions", sample_ids=2, rates=[0.5] * rows, lengths=np.zeros(rows, np.int64))
+    agree(MASKER, ids)
+    agree(MASKER, ids, sample_ids=2, rates=[0.5] * rows, lengths=np.zeros(rows, np.int64))
     real = np.ones(shape, bool)
-    agree(MASKER, ids, returns="decisions", attention_mask=real, rates=np.full(rows, 0.5), position_offset=3)
+    agree(MASKER, ids, attention_mask=real, rates=np.full(rows, 0.5), position_offset=3)
 
 
 # Outputs that the caller gives.
@@ -276,7 +274,7 @@ def test_rows_beside_a_bad_length_are_masked_as_ever() -> None:
         ({"attention_mask": RUNS.astype(complex)}, TypeError, "attention_mask must be bool, integers or"),
         ({"special_tokens_mask": MARKS}, TypeError, "special_tokens_mask must be bool, uint8 or int8"),
         ({"special_tokens_mask": MARKS[0].astype(bool)}, ValueError, "special_tokens_mask has shape"),
-        ({"rates": [0.5, 2.0, 0.5]}, ValueError, "rates: .* in row 1 must lie in"),
+        ({"rates": [0.5, 2.0, 0.5]}, ValueError, "rates.* in row 1"),
         ({"rates": RATES.astype(np.float32)}, TypeError, "rates must be float64 on a GPU, got float32"),
         ({"position_offset": [0, 0, 1 << 34]}, ValueError, "position_offset must be >= 0"),
     ],
@@ -333,7 +331,7 @@ def test_ids_too_narrow_for_the_vocabulary_are_refused() -> None:
 # Supplied decisions.
 
 
-def supplied(shape: Any) -> dict[str, Ints]:
+def supplied(shape: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     ids, tokens = rng.integers(0, 1 << 40, (2, *shape))
     probs = rng.choice([0.0, 0.8, 0.85, 0.9, 1.0], shape)
