@@ -17,7 +17,7 @@ from fastmask.batch import MaskedBatch
 from fastmask.call import Call, Outputs
 from fastmask.kernels import cuda as kernels
 from fastmask.memory import dtype_of, memory_of, overlap, read_dtype, span_of
-from fastmask.outputs import OUT_DTYPES, parts_of
+from fastmask.outputs import OUT_DTYPES, parts_of, refuse_narrow_labels
 from fastmask.supplied import check_arrays
 
 if TYPE_CHECKING:
@@ -182,6 +182,7 @@ class DeviceCall:
                 raise TypeError(f"{name} must be int32 or int64, got {dtype_of(name, part)}")
         if wanted is not None and (dtype := dtype_of("out", ids)) != wanted:
             raise TypeError(f"out's input_ids is {dtype}, but id_dtype is {wanted}")
+        refuse_narrow_labels(dtype_of("out", labels), self.masker.ignore_index)
         return ids, labels
 
     def target(self, call: Call, done: Outputs) -> Outputs:

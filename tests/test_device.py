@@ -213,6 +213,12 @@ def test_outputs_of_another_dtype_than_id_dtype_are_refused() -> None:
         masker(device(IDS), epoch=0, out=outputs())
 
 
+def test_labels_too_narrow_for_ignore_index_are_refused() -> None:
+    masker = fm.Masker(VOCAB, fm.Bernoulli(0.5), ignore_index=1 << 31)
+    with pytest.raises(OverflowError, match="out's labels are int32, too narrow for ignore_index = 2147483648"):
+        masker(device(IDS), epoch=0, out=outputs(labels="int32"))
+
+
 # What the device alone can see waits for check().
 
 HOLE = np.ones((3, 21))
