@@ -47,7 +47,7 @@ class Masker:
     >>> masker = Masker(vocab, Bernoulli(0.3), seed=7)
     >>> batch = masker(np.array([[2, 7, 8, 9, 10, 11, 3, 0]]), epoch=0, sample_ids=[5])
     >>> batch.input_ids.tolist(), batch.labels.tolist()
-    ([[2, 7, 8, 9, 4, 11, 3, 0]], [[-100, -100, -100, -100, 10, -100, -100, -100]])
+    ([[2, 4, 4, 9, 10, 4, 3, 0]], [[-100, 7, 8, -100, -100, 11, -100, -100]])
     """
 
     vocab: Vocab
