@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fastmask.cli.baseline import mask_plain
+
 Ids = npt.NDArray[Any]
 Masked = tuple[Ids, Ids]
 
@@ -19,11 +21,7 @@ MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
 @dataclass
 class NumpyMasker:
-    """BERT's law with one uniform number per token, cut into the bands MASK, random, kept, not selected.
-
-    Uniform numbers are float32: 24 bits, as many as fastmask compares, and faster than float64. Special ids
-    are found in a table of booleans, which was faster than np.isin and than comparing with each id.
-    """
+    """BERT's law with one uniform number per token, cut into the bands MASK, random, kept, not selected."""
 
     table: npt.NDArray[np.bool_]  # (size,), True: special
     mask_token_id: int
@@ -39,14 +37,17 @@ class NumpyMasker:
         """New arrays (ids, labels) by whole-array expressions, as ModernBERT and others do it."""
         if ids.dtype.kind == "u":
             ids = ids.astype(np.int64)  # labels hold -100
-        uniform = self.rng.random(ids.shape, np.float32)
-        uniform[self.table[ids]] = 1.0
-        if padding is not None:
-            uniform[padding] = 1.0
-        masked = np.where(uniform < self.to_mask, self.mask_token_id, ids)
-        randomised = (uniform >= self.to_mask) & (uniform < self.to_random)
-        masked[randomised] = self._random_ids(int(np.count_nonzero(randomised)))
-        return masked, np.where(uniform < self.p, ids, -100)
+        return mask_plain(
+            ids,
+            special=self.table,
+            pool=self.pool,
+            mask_id=self.mask_token_id,
+            p=self.p,
+            mask=MASK_SHARE,
+            random=RANDOM_SHARE,
+            rng=self.rng,
+            padding=padding,
+        )
 
     def sparse(self, ids: Ids, out: Masked, padding: npt.NDArray[np.bool_] | None = None) -> Masked:
         """The same law written into `out`, with every step after the draw on the selected tokens alone.
@@ -63,16 +64,13 @@ class NumpyMasker:
         uniform = uniform.take(chosen)
         new = np.where(uniform < self.to_mask, self.mask_token_id, original)
         randomised = np.flatnonzero((uniform >= self.to_mask) & (uniform < self.to_random))
-        new[randomised] = self._random_ids(randomised.size)
+        new[randomised] = self.pool[self.rng.integers(0, self.pool.size, randomised.size)]
         masked, labels = out
         np.copyto(masked, ids)
         masked.reshape(-1)[chosen] = new
         labels.fill(-100)
         labels.reshape(-1)[chosen] = original
         return out
-
-    def _random_ids(self, count: int) -> Ids:
-        return self.pool[self.rng.integers(0, self.pool.size, count)]
 
 
 @dataclass

@@ -33,7 +33,7 @@ class Case:
     specials: tuple[int, ...] = TWO_RUNS
     sample_ids: bool = True  # False: computed from the content
     out: bool = True  # False: fresh arrays, which fastmask recycles
-    lengths: bool = False  # True: the second half of each row is padding, from a random column on
+    lengths: bool = False  # True: padding begins at a random column of the second half
     number: int = 1  # calls under one clock reading
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import fastmask as fm
 from benchmarks.cases import CASES, LARGE, Case, Prepared
 from benchmarks.cold_start import CONFIGS, first_calls
-from benchmarks.measure import UNTIMED, cores, interleave, machine, quartiles, ratio, warm_malloc
+from benchmarks.measure import UNTIMED, interleave, machine, quartiles, ratio, warm_malloc
+from fastmask.cli.machine import cores
 
 FASTMASK, COPY, BANDED, SPARSE, HUGGING_FACE = "fastmask", "copy", "banded", "sparse", "hugging face"
 
@@ -23,7 +24,7 @@ NOTES = """\
   ratio is taken within a round.
 - GB/s counts ids read, ids written and labels written. "Of a copy": the speed as a fraction of np.copyto of
   the ids into both outputs. Tokens include padding.
-- Banded and sparse NumPy are those of benchmarks/baselines.py, run with malloc warm. Hugging Face is
+- Banded and sparse NumPy are those of benchmarks/baselines.py, run with malloc warm; banded is what the demo calls plain. Hugging Face is
   `DataCollatorForLanguageModeling.numpy_mask_tokens` with the special tokens mask ready."""
 
 

@@ -7,13 +7,14 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fastmask.cli.machine import cores, package_version, processor
 
 ROOT = Path(__file__).resolve().parent.parent
 UNTIMED = 2  # after a contestant that filled the caches, one call was not enough: the next was 20 % slower
@@ -74,18 +75,15 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
     return array
 
 
-def cores() -> int:
-    """How many cores this process may run on."""
-    return len(os.sched_getaffinity(0))
-
-
 def machine(threads: int) -> list[str]:
     """Lines that say what the figures were measured on."""
-    versions = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "numba", "transformers"))
+    versions = ", ".join(
+        f"{name} {package_version(name) or 'not installed'}" for name in ("numpy", "numba", "transformers")
+    )
     code = os.environ.get("NUMBA_CPU_NAME") or f"{_llvm_name()} (this CPU)"
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
     return [
-        f"CPU: {_cpu_model()}, {cores()} cores, load {load} at the start",
+        f"CPU: {processor()}, {cores()} cores, load {load} at the start",
         f"Code compiled for: {code}",
         f"Threads: {threads} at most",
         f"Python {platform.python_version()}, {versions}",
@@ -93,26 +91,10 @@ def machine(threads: int) -> list[str]:
     ]
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"
-
-
 def _llvm_name() -> str:
     import llvmlite.binding
 
     return str(llvmlite.binding.get_host_cpu_name())
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.machine()
 
 
 def _commit() -> str:

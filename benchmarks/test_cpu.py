@@ -12,7 +12,8 @@ import pytest
 
 import fastmask as fm
 from benchmarks.cases import CASES, LARGE, Case, Prepared
-from benchmarks.measure import cores, warm_malloc
+from benchmarks.measure import warm_malloc
+from fastmask.cli.machine import cores
 
 pytest.importorskip("pytest_benchmark")
 

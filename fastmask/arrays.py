@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: Any, name: str = "input_ids") -> str:
     """The kind of an array: "numpy" (with lists and scalars), "torch" in host memory, or "cuda" for device memory."""
     if type(x) is np.ndarray:
         return "numpy"
     if is_torch(x):
         device = x.device.type
         if device not in ("cpu", "cuda"):
-            raise TypeError(f"input_ids is a torch tensor on {device!r}: only cpu and cuda tensors can be masked")
+            raise TypeError(f"{name} is a torch tensor on {device!r}: only cpu and cuda tensors can be masked")
         return "torch" if device == "cpu" else "cuda"
     if hasattr(x, "__cuda_array_interface__") or _is_simulated(x):
         return "cuda"
@@ -46,14 +46,15 @@ def describe(x: Any) -> str:
     return f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
 
 
-def to_host(name: str, x: Any) -> npt.NDArray[Any]:
-    """The array as NumPy's, sharing its memory; TypeError for an array in device memory."""
+def to_host(name: str, x: Any, beside: str = "input_ids") -> npt.NDArray[Any]:
+    """The array as NumPy's, sharing its memory; TypeError for one in device memory, or for what is no array."""
     if type(x) is np.ndarray:
         return x
+    if kind_of(x, name) == "cuda":
+        raise TypeError(f"{name} is in device memory while {beside} is in host memory: arrays must live together")
     if is_torch(x):
-        if x.device.type != "cpu":
-            raise TypeError(f"{name} is on {x.device} while input_ids is in host memory: arrays must live together")
         return np.asarray(x.detach().numpy())
-    if kind_of(x) == "cuda":
-        raise TypeError(f"{name} is in device memory while input_ids is in host memory: arrays must live together")
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise ValueError(f"{name} must be an array or nested lists of equal lengths") from None

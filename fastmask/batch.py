@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fastmask.kernels import fate
+
 
 @dataclass(slots=True, eq=False)
 class MaskedBatch:
@@ -30,8 +32,8 @@ class MaskedBatch:
     def check(self) -> MaskedBatch:
         """The batch itself, known to be good.
 
-        On a GPU this waits for the kernel and raises ValueError where an id was out of range or an attention mask
-        was not one run of ones per row; on a CPU the call has raised already.
+        On a GPU this waits for the kernels and raises ValueError where one of them complained of an argument (an id
+        out of range, an attention mask with a hole, ...); on a CPU the call has raised already.
         """
         if self._flags is not None:
             self._flags.check()
@@ -44,7 +46,9 @@ class MaskedBatch:
         """
         if self.decisions is None:
             raise ValueError('shares need the decisions: call the masker with returns="decisions"')
-        counts = np.array([int((self.decisions == kind).sum()) for kind in (1, 2, 3)])
+        copy = getattr(self.decisions, "copy_to_host", None)  # Numba's device arrays have no arithmetic
+        decisions = self.decisions if copy is None else copy()
+        counts = np.array([int((decisions == kind).sum()) for kind in (fate.MASKED, fate.RANDOM, fate.KEPT)])
         selected = counts.sum()
         values = counts / selected if selected else np.full(3, np.nan)
         return dict(zip(("mask", "random", "kept"), values.tolist(), strict=True))

@@ -15,7 +15,7 @@ KEPT_BYTES = 256 << 20  # the most memory that is held for reuse
 LARGEST_KEPT = 64 << 20  # larger blocks are left to the allocator
 
 
-class Pool:
+class FreeList:
     """Blocks of memory that are handed out again once no array looks into them any more."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES, largest_kept: int = LARGEST_KEPT) -> None:
@@ -26,20 +26,22 @@ class Pool:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that the pool keeps, in use or not."""
+        """The memory that the list keeps, in use or not."""
         return self._held
 
     def empty(self, size: int, dtype: Any) -> npt.NDArray[Any]:
         """A 1-D array of unspecified content that starts on a cache line and shares memory with no other array."""
-        capacity = _capacity(size * np.dtype(dtype).itemsize)
+        dtype = np.dtype(dtype)
+        capacity = _capacity(size * dtype.itemsize)
         with self._lock:
-            block, offset = self._take(capacity)
+            for block, offset in self._blocks.get(capacity, ()):
+                if sys.getrefcount(block) == UNUSED:
+                    return np.ndarray((size,), dtype, block, offset)
+            block, offset = self._add_block(capacity)
             return np.ndarray((size,), dtype, block, offset)
 
-    def _take(self, capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
-        for entry in self._blocks.get(capacity, ()):
-            if sys.getrefcount(entry[0]) == UNUSED:
-                return entry
+    def _add_block(self, capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
+        """A new block, kept where there is room."""
         entry = _new_block(capacity)
         if capacity <= self._largest_kept:
             if self._held + capacity > self._kept_bytes:
@@ -51,7 +53,7 @@ class Pool:
 
     def _drop_unused(self) -> None:
         for capacity, entries in self._blocks.items():
-            used = [entry for entry in entries if sys.getrefcount(entry[0]) != UNUSED]
+            used = [(block, offset) for block, offset in entries if sys.getrefcount(block) != UNUSED]
             self._held -= capacity * (len(entries) - len(used))
             self._blocks[capacity] = used
 
@@ -70,24 +72,24 @@ def _new_block(capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
 
 
 def _unused_count() -> int:
-    """What getrefcount says of a block that only the pool holds; it differs between Python versions."""
-    for entry in [_new_block(PAGE)]:
-        return sys.getrefcount(entry[0])
+    """What getrefcount says of a block that only the list holds; it differs between Python versions."""
+    for block, _offset in [_new_block(PAGE)]:
+        return sys.getrefcount(block)
     raise AssertionError
 
 
 UNUSED = _unused_count()
-_pool = Pool()
+_free_list = FreeList()
 
 
-def _fresh_pool() -> None:
-    global _pool
-    _pool = Pool()  # the lock may have been held when the process was forked
+def _fresh_free_list() -> None:
+    global _free_list
+    _free_list = FreeList()  # the lock may have been held when the process was forked
 
 
-os.register_at_fork(after_in_child=_fresh_pool)
+os.register_at_fork(after_in_child=_fresh_free_list)
 
 
 def empty(size: int, dtype: Any) -> npt.NDArray[Any]:
-    """A 1-D output array from the pool of this process."""
-    return _pool.empty(size, dtype)
+    """A 1-D output array from the free list of this process."""
+    return _free_list.empty(size, dtype)

@@ -1,4 +1,4 @@
-"""Call and Outputs: what every backend's operations take, once a public call has been validated.
+"""Call and Outputs: what every backend's operations take, once the Arguments of a public call have been validated.
 
 A batch is a flat array of rows * row_length cells. In row r the cells starts[r] .. starts[r] + lengths[r] - 1 are real
 tokens, positions 0, 1, ... of sample r; the other cells are padding.
@@ -10,6 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 Array = Any  # of the backend's own kind: NumPy, or an array in device memory
+
+
+@dataclass(slots=True)
+class Arguments:
+    """What a public call was given beside the ids, not yet looked at. ValueError for two that say the same thing."""
+
+    epoch: Any
+    sample_ids: Any
+    attention_mask: Any
+    special_tokens_mask: Any
+    lengths: Any
+    rates: Any
+    position_offset: Any
+
+    def __post_init__(self) -> None:
+        if self.lengths is not None and self.attention_mask is not None:
+            raise ValueError("lengths and attention_mask both say what is real: give one of them")
 
 
 @dataclass(slots=True)

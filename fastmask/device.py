@@ -14,23 +14,16 @@ import numpy as np
 from fastmask import validate
 from fastmask.arrays import kind_of
 from fastmask.batch import MaskedBatch
-from fastmask.call import Call, Outputs
+from fastmask.call import Arguments, Call, Outputs
 from fastmask.kernels import cuda as kernels
 from fastmask.memory import dtype_of, memory_of, overlap, read_dtype, span_of
-from fastmask.outputs import OUT_DTYPES, parts_of, refuse_narrow_labels
-from fastmask.supplied import check_arrays
+from fastmask.outputs import parts_of, refuse_narrow_labels
 
 if TYPE_CHECKING:
     from fastmask.masker import Masker
 
-NUMBERS = (
-    int,
-    float,
-    list,
-    tuple,
-    range,
-    np.generic,
-)  # copied to the device; whole arrays are not moved unasked
+# What is copied to the device; whole arrays are not moved unasked.
+NUMBERS = (int, float, list, tuple, range, np.generic)
 
 
 class Flags:
@@ -66,33 +59,20 @@ class DeviceCall:
         """Scratch for kernels, from the allocator of the caller's framework."""
         return self.memory.flat("scratch", self.memory.empty((int(size),), dtype))
 
-    def call(
-        self,
-        input_ids: Any,
-        *,
-        epoch: Any,
-        sample_ids: Any,
-        attention_mask: Any,
-        special_tokens_mask: Any,
-        lengths: Any,
-        rates: Any,
-        position_offset: Any,
-    ) -> Call:
+    def call(self, input_ids: Any, given: Arguments) -> Call:
         """The Call; what the host can check is checked."""
-        if lengths is not None and attention_mask is not None:
-            raise ValueError("lengths and attention_mask both say what is real: give one of them")
-        call = Call(self._ids(input_ids), self.rows, self.row_length, validate.checked_epoch(epoch))
-        if sample_ids is not None:
-            call.sample_ids = self._sample_ids(sample_ids)
-        if lengths is not None:
-            call.lengths = self._lengths(lengths)
-        if attention_mask is not None:
-            call.starts, call.lengths = self._real_runs(attention_mask)
-        if special_tokens_mask is not None:
-            call.special_tokens_mask = self._marks(special_tokens_mask)
-        if rates is not None:
-            call.thresholds = self._thresholds(rates)
-        call.offsets = self._offsets(position_offset, lengths)
+        call = Call(self._ids(input_ids), self.rows, self.row_length, validate.checked_epoch(given.epoch))
+        if given.sample_ids is not None:
+            call.sample_ids = self._sample_ids(given.sample_ids)
+        if given.lengths is not None:
+            call.lengths = self._lengths(given.lengths)
+        if given.attention_mask is not None:
+            call.starts, call.lengths = self._real_runs(given.attention_mask)
+        if given.special_tokens_mask is not None:
+            call.special_tokens_mask = self._marks(given.special_tokens_mask)
+        if given.rates is not None:
+            call.thresholds = self._thresholds(given.rates)
+        call.offsets = self._offsets(given.position_offset, given.lengths)
         return call
 
     def _ids(self, x: Any) -> Any:
@@ -165,7 +145,7 @@ class DeviceCall:
     def outputs(self, out: Any, names: frozenset[str]) -> Outputs:
         """The arrays that the caller gets, of the caller's framework: `out` where given, else new ones."""
         if out is None:
-            dtype = self.masker.id_dtype or (self.dtype if self.dtype in OUT_DTYPES else OUT_DTYPES[1])
+            dtype = self.masker.id_dtype or validate.output_dtype(self.dtype)
             ids, labels = (self.memory.empty(self.shape, d) for d in (dtype, self.masker.label_dtype))
         else:
             ids, labels = self._checked(out)
@@ -178,7 +158,7 @@ class DeviceCall:
         wanted = self.masker.id_dtype
         for name, part in (("out's input_ids", ids), ("out's labels", labels)):
             self.memory.require(name, part, self.shape)
-            if dtype_of(name, part) not in OUT_DTYPES:
+            if dtype_of(name, part) not in validate.OUT_DTYPES:
                 raise TypeError(f"{name} must be int32 or int64, got {dtype_of(name, part)}")
         if wanted is not None and (dtype := dtype_of("out", ids)) != wanted:
             raise TypeError(f"out's input_ids is {dtype}, but id_dtype is {wanted}")
@@ -191,10 +171,9 @@ class DeviceCall:
         for name, array in (("out's input_ids", flat.input_ids), ("input_ids", call.ids)):
             if overlap(flat.labels, array):
                 raise ValueError(f"out's labels and {name} share memory")
-        if overlap(flat.input_ids, call.ids):
-            if span_of(flat.input_ids) != span_of(call.ids) or flat.input_ids.dtype != self.dtype:
-                raise ValueError("out's input_ids and input_ids overlap without being the same array")
-            call.in_place = True
+        same = span_of(flat.input_ids) == span_of(call.ids) and flat.input_ids.dtype == self.dtype
+        if overlap(flat.input_ids, call.ids) and not same:
+            raise ValueError("out's input_ids and input_ids overlap without being the same array")
         return flat
 
     def _writable(self, name: str, x: Any) -> Any:
@@ -204,14 +183,15 @@ class DeviceCall:
         return array
 
 
-def mask(masker: Masker, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]) -> MaskedBatch:
+def mask(masker: Masker, input_ids: Any, arguments: Arguments, out: Any, names: frozenset[str]) -> MaskedBatch:
     """The masked batch, queued on the caller's stream; nothing waits for the device."""
-    this = DeviceCall(masker, input_ids)
-    call = this.call(input_ids, **arguments)
-    done = this.outputs(out, names)
-    flag = kernels.mask_batch(this.plan, call, this.target(call, done), this.memory.stream, this.allocate)
-    this.flags.add(f"input_ids must be in [0, {this.plan.size}), but an id is not", flag)
-    return MaskedBatch(done.input_ids, done.labels, done.decisions, done.num_masked, "cuda", this.flags)
+    given = DeviceCall(masker, input_ids)
+    call = given.call(input_ids, arguments)
+    done = given.outputs(out, names)
+    target = given.target(call, done)
+    flag = kernels.mask_batch(given.plan, call, target, given.memory.stream, given.allocate)
+    given.flags.add(f"input_ids must be in [0, {given.plan.size}), but an id is not", flag)
+    return MaskedBatch(done.input_ids, done.labels, done.decisions, done.num_masked, "cuda", given.flags)
 
 
 def apply_supplied(
@@ -224,7 +204,7 @@ def apply_supplied(
     memory = memory_of("token_ids", arrays["token_ids"])
     for name, x in arrays.items():
         memory.require(name, x)
-    check_arrays({name: _Typed(name, x) for name, x in arrays.items()})
+    validate.check_supplied({name: _Typed(name, x) for name, x in arrays.items()})
     ids, chosen, probs, tokens = (memory.readable(name, x) for name, x in arrays.items())
     shape = tuple(map(int, arrays["token_ids"].shape))
     done = {name: memory.empty(shape, np.int64) for name in ("masked_ids", "labels")}

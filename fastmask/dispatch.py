@@ -26,7 +26,8 @@ class Backend:
 
 
 def backends() -> dict[str, Backend]:
-    """Each backend by name, with what is here, what is not, and why. Neither a driver nor a GPU is touched.
+    """Each backend by name, with what is here, what is not, and why. The driver's
+    library is loaded and nothing in it called, so that forking stays safe.
 
     >>> backends()["cpu"].available
     True

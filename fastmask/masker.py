@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fastmask import validate
-from fastmask.arrays import as_kind_of
+from fastmask import host, validate
 from fastmask.batch import MaskedBatch
-from fastmask.call import Call, Outputs
-from fastmask.dispatch import choose, explain, host_kernels
+from fastmask.call import Arguments
+from fastmask.dispatch import choose, explain
 from fastmask.laws import Bernoulli
-from fastmask.outputs import OUT_DTYPES, GivenOutputs, checked_returns, fresh_outputs, parts_of
+from fastmask.outputs import NOTHING, checked_returns
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
-from fastmask.threads import parallel_region, plan_ranges
 from fastmask.vocab import Vocab, integer
 
 
@@ -57,6 +55,7 @@ class Masker:
     ignore_index: int = -100
     id_dtype: Any = None
     label_dtype: Any = np.int64
+    _plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, kind in (("vocab", Vocab), ("select", Bernoulli), ("replace", Replace)):
@@ -77,7 +76,7 @@ class Masker:
         ):
             object.__setattr__(self, name, value)
 
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:  # the plan is made anew, not pickled
         return Masker, (
             self.vocab,
             self.select,
@@ -91,8 +90,7 @@ class Masker:
     @property
     def plan(self) -> Plan:
         """The integers that the kernels read."""
-        plan: Plan = self._plan  # type: ignore[attr-defined]
-        return plan
+        return self._plan
 
     def __call__(
         self,
@@ -136,42 +134,13 @@ class Masker:
             OverflowError: 16-bit ids with a vocabulary that 16 bits cannot hold.
         """
         chosen = choose(input_ids, backend)
-        names = checked_returns(returns) if returns else frozenset()
-        arguments = {
-            "epoch": epoch,
-            "sample_ids": sample_ids,
-            "attention_mask": attention_mask,
-            "special_tokens_mask": special_tokens_mask,
-            "lengths": lengths,
-            "rates": rates,
-            "position_offset": position_offset,
-        }
+        names = NOTHING if returns == () else checked_returns(returns)
+        arguments = Arguments(epoch, sample_ids, attention_mask, special_tokens_mask, lengths, rates, position_offset)
         if chosen == "cuda":
             from fastmask import device
 
             return device.mask(self, input_ids, arguments, out, names)
-        return self._mask_on_host(chosen, input_ids, arguments, out, names)
-
-    def _mask_on_host(
-        self, backend: str, input_ids: Any, arguments: dict[str, Any], out: Any, names: frozenset[str]
-    ) -> MaskedBatch:
-        plan, kernels = self.plan, host_kernels(backend)
-        ids = validate.checked_ids(input_ids)
-        call = validate.host_call(plan, ids, kernels.real_runs, **arguments)
-        given = None
-        if out is None:
-            outputs = fresh_outputs(call, self.id_dtype or validate.output_dtype(ids), self.label_dtype, names)
-        else:
-            given = GivenOutputs(out, ids, self.id_dtype, self.ignore_index)
-            outputs = given.outputs(call, names)
-            call.in_place = given.in_place and ids.flags.c_contiguous
-        if call.in_place and not validate.ids_in_range(ids, plan):
-            raise validate.id_error(ids, plan.size)
-        if ids.size and not run_on_host(kernels, plan, call, outputs):
-            raise validate.id_error(ids, plan.size)
-        if given is not None:
-            given.fill(outputs)
-        return _as_given(input_ids, out, ids.shape, outputs, backend)
+        return host.mask(self, chosen, input_ids, arguments, out, names)
 
     def explain_backend(self, input_ids: Any, backend: str | None = None) -> str:
         """Which backend a call on this array runs on, serial or parallel, and why.
@@ -182,31 +151,14 @@ class Masker:
         return explain(input_ids, backend, int(np.prod(np.shape(input_ids))))
 
 
-def run_on_host(kernels: Any, plan: Plan, call: Call, out: Outputs) -> bool:
-    """The batch is masked by a host backend, serial or parallel; True iff every id is in range."""
-    ranges = plan_ranges(call.rows * call.row_length)[0] if hasattr(kernels, "compiled_mask_batch") else 1
-    if ranges == 1:
-        return bool(kernels.mask_batch(plan, call, out))
-    with parallel_region() as entered:
-        return bool(kernels.mask_batch(plan, call, out, ranges if entered else 1))
-
-
 def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
     """A dtype as int32 or int64, whichever it names."""
-    offered = np.dtype(dtype)
+    try:
+        offered = np.dtype("none" if dtype is None else dtype)
+    except TypeError:
+        raise TypeError(f"{name} must be int32 or int64, got {dtype!r}") from None
     if offered.kind in "iu" and not validate.fits(extreme, offered):
         raise OverflowError(f"{name} = {offered} cannot hold {extreme}")
-    if offered not in OUT_DTYPES:
+    if offered not in validate.OUT_DTYPES:
         raise ValueError(f"{name} must be int32 or int64, got {offered}")
     return offered
-
-
-def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
-    """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
-    ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
-    decisions = None if done.decisions is None else done.decisions.reshape(shape)
-    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend)
-    if type(input_ids) is not np.ndarray:
-        for name in ("input_ids", "labels", "decisions", "num_masked"):
-            setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))
-    return batch

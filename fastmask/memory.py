@@ -11,7 +11,7 @@ from numba import cuda
 
 from fastmask.arrays import describe, is_torch, kind_of
 from fastmask.kernels import cuda_launch as launch
-from fastmask.validate import KERNEL_DTYPES
+from fastmask.validate import ID_DTYPES, KERNEL_DTYPES
 
 Shape = tuple[int, ...]
 
@@ -38,7 +38,7 @@ class Flat:
         return Flat(self.address, size, dtype, self.device_index, self.owner, self.read_only)
 
 
-def _flat(x: Any) -> Any:
+def _flat(name: str, x: Any) -> Any:
     """The flat array that kernels take for x, of the same memory; None where x is not contiguous.
 
     The simulator's kernels take its own arrays, those of a GPU take a Flat.
@@ -48,7 +48,7 @@ def _flat(x: Any) -> Any:
     if is_torch(x):
         if not x.is_contiguous():
             return None
-        return Flat(x.data_ptr(), x.numel(), dtype_of("array", x), x.device.index, x)
+        return Flat(x.data_ptr(), x.numel(), dtype_of(name, x), x.device.index, x)
     interface = x.__cuda_array_interface__
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     # Numba calls an array contiguous whose rows lie on top of each other.
@@ -116,7 +116,7 @@ class NumbaMemory:
 
     def flat(self, name: str, x: Any) -> Any:
         """The flat array of x's memory. ValueError where x is on another device or not contiguous."""
-        array = _flat(x)
+        array = _flat(name, x)
         if array is None:
             raise ValueError(f"{name} must be contiguous: a {describe(x)} cannot be copied into another layout")
         if isinstance(array, Flat) and array.device_index != self.device_index:
@@ -204,5 +204,5 @@ def read_dtype(name: str, x: Any) -> np.dtype[Any]:
     """What kernels read the ids as. TypeError for a dtype that ids cannot have."""
     dtype = dtype_of(name, x)
     if dtype not in KERNEL_DTYPES:
-        raise TypeError(f"{name} must be int64, int32, uint16, uint32 or int16, got {dtype}")
+        raise TypeError(f"{name} must be {ID_DTYPES}, got {dtype}")
     return KERNEL_DTYPES[dtype]

@@ -12,10 +12,10 @@ from fastmask import buffers
 from fastmask.arrays import to_host
 from fastmask.batch import MaskedBatch
 from fastmask.call import Call, Outputs
-from fastmask.validate import fits
+from fastmask.validate import OUT_DTYPES, fits
 
-OUT_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 RETURNS = ("decisions", "num_masked")
+NOTHING: frozenset[str] = frozenset()
 
 
 def checked_returns(returns: Any) -> frozenset[str]:

@@ -30,8 +30,6 @@ class Plan:
     special_ids: tuple[int, ...]
     special_runs: npt.NDArray[np.uint32]  # (number of runs, at least 2; 2): first id, length (0: none)
     select: int
-    mask: int
-    random: int
     mask_share: int
     random_share: int
     pool: npt.NDArray[np.uint32]  # ascending
@@ -43,7 +41,7 @@ class Plan:
 def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, ignore_index: int) -> Plan:
     """The plan of an objective. Raises ValueError where the parts do not fit each other."""
     pool, cumulative = pool_of(replace, vocab)
-    mask_share, random_share = replace.shares
+    mask_share, random_share = replace.share_thresholds
     chosen = select.threshold
     steps = steps_of(pool)
     words = np.zeros(layout.FIRST_STEP + steps.size, np.uint64)
@@ -77,8 +75,6 @@ def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, igno
         special_ids=vocab.special_token_ids,
         special_runs=runs_of(vocab.special_token_ids),
         select=chosen,
-        mask=scalars[layout.MASK],
-        random=scalars[layout.RANDOM],
         mask_share=mask_share,
         random_share=random_share,
         pool=pool,
@@ -108,8 +104,8 @@ def runs_of(ids: Sequence[int]) -> npt.NDArray[np.uint32]:
 def steps_of(pool: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     """The pool as steps (first rank, addend): its id of rank r is r plus the addends of all first ranks <= r.
 
-    Most pools have few runs, and adding is quicker than a look into a table that has left the cache. None where there
-    are more than MOST_STEPS.
+    Most pools have few runs, and adding is quicker than a look into a table that has left the cache. No steps
+    where there would be more than MOST_STEPS.
 
     >>> steps_of(np.array([1, 2, 3, 7, 8], np.uint32)).tolist()
     [[0, 1], [3, 3]]

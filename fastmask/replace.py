@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastmask.thresholds import ALWAYS, integer_widths, probability, threshold
+from fastmask.thresholds import integer_widths, probability, rounded, threshold
 from fastmask.vocab import Vocab, integer
 
 Pool = Literal["vocab"] | range | tuple[int, ...] | None
@@ -61,7 +61,7 @@ class Replace:
         threshold("mask", mask)
         if probability("mask", mask) + probability("random", random) > 1 + 1e-9:
             raise ValueError(f"mask + random must be at most 1, got {mask!r} + {random!r}")
-        if random and _random_share(mask, random) == 0:
+        if random and rounded(mask + random) == 0:
             raise ValueError(f"random = {random!r} is too small: mask + random rounds to 0 in steps of 2^-24")
         if not isinstance(exclude_original, (bool, np.bool_)):
             raise TypeError(f"exclude_original must be True or False, got {exclude_original!r}")
@@ -77,14 +77,9 @@ class Replace:
         return max(0.0, round(1 - self.mask - self.random, 12))
 
     @property
-    def shares(self) -> tuple[int, int]:
+    def share_thresholds(self) -> tuple[int, int]:
         """M = T(mask) and R = T(mask + random), in units of 2^-24."""
-        return threshold("mask", self.mask), _random_share(self.mask, self.random)
-
-
-def _random_share(mask: float, random: float) -> int:
-    """R = T(mask + random), at most 2^24."""
-    return min(ALWAYS, math.floor((mask + random) * ALWAYS + 0.5))
+        return threshold("mask", self.mask), rounded(self.mask + self.random)
 
 
 def _checked_pool(pool: object) -> Pool:
@@ -100,13 +95,22 @@ def _checked_pool(pool: object) -> Pool:
 
 
 def _checked_weights(weights: Iterable[float]) -> tuple[float, ...]:
-    values = tuple(float(w) for w in weights)
+    if isinstance(weights, str) or not isinstance(weights, Iterable):
+        raise TypeError(f"weights must be a sequence of numbers, got {weights!r}")
+    values = tuple(_number(f"weights[{i}]", weight) for i, weight in enumerate(weights))
     for i, weight in enumerate(values):
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"weights[{i}] = {weight!r}: weights must be finite and >= 0")
     if not any(values):
         raise ValueError("weights are all zero: there is nothing to draw")
     return values
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
 
 
 def pool_of(replace: Replace, vocab: Vocab) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from fastmask import buffers
-from fastmask.arrays import as_kind_of, to_host
-from fastmask.dispatch import choose, host_kernels
-from fastmask.threads import parallel_region, plan_ranges
+from fastmask import host
+from fastmask.dispatch import choose
 from fastmask.thresholds import probability
-from fastmask.validate import place
 from fastmask.vocab import integer
-
-DTYPES = {
-    "token_ids": "int64",
-    "mask_positions": "bool",
-    "replace_probs": "float64",
-    "random_tokens": "int64",
-}
 
 
 def apply_mlm_mask(
@@ -52,6 +40,7 @@ def apply_mlm_mask(
         TypeError: another dtype.
         ValueError: shapes that differ; a probability that is NaN or outside [0, 1]; borders out of order.
 
+    >>> import numpy as np
     >>> ids = np.array([[101, 2023, 2003, 102]])
     >>> chosen = np.array([[False, True, True, False]])
     >>> probs, other = np.array([[0.0, 0.35, 0.87, 0.0]]), np.array([[0, 0, 7592, 0]])
@@ -65,53 +54,17 @@ def apply_mlm_mask(
         "replace_probs": replace_probs,
         "random_tokens": random_tokens,
     }
+    if not isinstance(borders, (tuple, list)) or len(borders) != 2:
+        raise TypeError(f"borders must be two numbers, got {borders!r}")
     first, second = (probability("borders", border) for border in borders)
     if first > second:
         raise ValueError(f"borders must not fall, got {borders!r}")
     mask_token_id = integer("mask_token_id", mask_token_id)
+    if not -(1 << 63) <= mask_token_id < 1 << 63:
+        raise ValueError(f"mask_token_id must fit int64, got {mask_token_id}")
     chosen = choose(token_ids, backend, "token_ids")
     if chosen == "cuda":
         from fastmask import device
 
         return device.apply_supplied(arrays, mask_token_id, (first, second), check)
-    return _apply_on_host(chosen, arrays, mask_token_id, (first, second), check)
-
-
-def _apply_on_host(
-    backend: str, arrays: dict[str, Any], mask_token_id: int, borders: tuple[float, float], check: bool
-) -> dict[str, Any]:
-    host = {name: to_host(name, x) for name, x in arrays.items()}
-    shape = host["token_ids"].shape
-    check_arrays(host)
-    if check:
-        _check_probabilities(host["replace_probs"])
-    flat = [np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(-1) for x in host.values()]
-    size = flat[0].size
-    masked_ids, labels = buffers.empty(size, np.int64), buffers.empty(size, np.int64)
-    kernels = host_kernels(backend)
-    arguments = (*flat, mask_token_id, borders, masked_ids, labels)
-    ranges = plan_ranges(size)[0] if backend == "cpu" else 1
-    if ranges == 1:
-        kernels.apply_supplied(*arguments)
-    else:
-        with parallel_region() as entered:
-            kernels.apply_supplied(*arguments, ranges if entered else 1)
-    done = {"masked_ids": masked_ids.reshape(shape), "labels": labels.reshape(shape)}
-    return {name: as_kind_of(arrays["token_ids"], x) for name, x in done.items()}
-
-
-def check_arrays(arrays: dict[str, Any]) -> None:
-    """TypeError for a wrong dtype, ValueError for shapes that differ."""
-    for name, x in arrays.items():
-        if x.dtype.newbyteorder("=") != np.dtype(DTYPES[name]):
-            raise TypeError(f"{name} must be {DTYPES[name]}, got {x.dtype}")
-        if tuple(x.shape) != tuple(arrays["token_ids"].shape):
-            raise ValueError(f"{name} has shape {tuple(x.shape)}, but token_ids {tuple(arrays['token_ids'].shape)}")
-
-
-def _check_probabilities(replace_probs: Any) -> None:
-    good = (replace_probs >= 0) & (replace_probs <= 1)
-    if not good.all():
-        cell = int(good.argmin())
-        value = float(replace_probs.reshape(-1)[cell])
-        raise ValueError(f"replace_probs must lie in [0, 1], got {value} {place(cell, replace_probs.shape)}")
+    return host.apply_supplied(chosen, arrays, mask_token_id, (first, second), check)

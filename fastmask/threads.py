@@ -95,6 +95,10 @@ def get_num_threads() -> int:
         if not (text.isascii() and text.isdigit() and int(text) > 0):
             raise ValueError(f"FASTMASK_NUM_THREADS must be a whole number above 0, got {text!r}")
         return int(text)
+    return _cores()
+
+
+def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -118,6 +122,8 @@ def plan_ranges(cells: int) -> tuple[int, str]:
         return 1, "Numba finds no threading layer"
     if layer == "workqueue" and threading.active_count() > 1:
         return 1, "the workqueue layer is not safe with several Python threads"
+    if layer == "tbb" and _cores() == 1:
+        return 1, "the tbb layer hangs at exit after a fork on one core"
     return min(threads, cells // CELLS_PER_RANGE), f"{threads} threads of the {layer} layer"
 
 

@@ -1,4 +1,4 @@
-"""Probabilities become integers: the one place where a float decides, on the host, once."""
+"""Probabilities become integers on the host, once, when an objective is built."""
 
 from __future__ import annotations
 
@@ -31,10 +31,15 @@ def threshold(name: str, value: object) -> int:
     (2516582, 0, 16777216)
     """
     p = probability(name, value)
-    t = math.floor(p * ALWAYS + 0.5)
+    t = rounded(p)
     if p > 0 and t == 0:
         raise ValueError(f"{name} = {p!r} is too small: it rounds to 0 in steps of 2^-24")
     return t
+
+
+def rounded(p: float) -> int:
+    """floor(p * 2^24 + 0.5) in float64, at most 2^24."""
+    return min(ALWAYS, math.floor(p * ALWAYS + 0.5))
 
 
 def nest(select: int, share: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastmask.arrays import to_host
-from fastmask.call import Call
+from fastmask.call import Arguments, Call
 from fastmask.plan import Plan
 from fastmask.thresholds import ALWAYS
 from fastmask.vocab import integer
@@ -25,7 +25,15 @@ KERNEL_DTYPES: dict[np.dtype[Any], np.dtype[Any]] = {  # what an id dtype is rea
     np.dtype(np.uint32): np.dtype(np.int32),
     np.dtype(np.int64): np.dtype(np.int64),
 }
-INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+ID_DTYPES = "int64, int32, uint16, uint32 or int16"  # in messages
+OUT_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+UINT64 = np.dtype(np.uint64)
+SUPPLIED_DTYPES = {
+    "token_ids": np.dtype(np.int64),
+    "mask_positions": np.dtype(np.bool_),
+    "replace_probs": np.dtype(np.float64),
+    "random_tokens": np.dtype(np.int64),
+}
 Ids = npt.NDArray[Any]
 
 
@@ -44,7 +52,7 @@ def checked_ids(input_ids: Any) -> Ids:
     if ids.size == 0 and not isinstance(input_ids, np.ndarray) and ids.dtype == np.float64:
         ids = ids.astype(np.int64)  # an empty list has no dtype of its own
     if ids.dtype not in KERNEL_DTYPES and ids.dtype.newbyteorder("=") not in KERNEL_DTYPES:
-        raise TypeError(f"input_ids must be int64, int32, uint16, uint32 or int16, got {ids.dtype}")
+        raise TypeError(f"input_ids must be {ID_DTYPES}, got {ids.dtype}")
     return ids
 
 
@@ -61,12 +69,12 @@ def flat_ids(ids: Ids, size: int) -> Ids:
     return ids if wanted is ids.dtype else ids.view(wanted)
 
 
-def output_dtype(ids: Ids) -> np.dtype[Any]:
-    """The dtype that corrupted ids get where none is asked for: that of the ids, but int64 for narrow and unsigned."""
-    dtype = ids.dtype
-    if dtype.kind == "i" and dtype.itemsize >= 4:
-        return dtype if dtype.isnative else dtype.newbyteorder("=")
-    return INT64
+def output_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that corrupted ids get where none is asked for: int32 and int64 stay, others become int64."""
+    if dtype in OUT_DTYPES:
+        return dtype
+    native = dtype.newbyteorder("=")
+    return native if native in OUT_DTYPES else OUT_DTYPES[1]
 
 
 def refuse_narrow(dtype: np.dtype[Any], size: int) -> None:
@@ -77,10 +85,10 @@ def refuse_narrow(dtype: np.dtype[Any], size: int) -> None:
 
 def checked_epoch(epoch: Any) -> int:
     """The epoch as an int in [0, 2^24)."""
-    epoch = epoch if type(epoch) is int else integer("epoch", epoch)
-    if not 0 <= epoch < MAX_EPOCH:
-        raise ValueError(f"epoch must be in [0, 2^24), got {epoch}")
-    return int(epoch)
+    value = integer("epoch", epoch)
+    if not 0 <= value < MAX_EPOCH:
+        raise ValueError(f"epoch must be in [0, 2^24), got {value}")
+    return value
 
 
 def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
@@ -173,13 +181,34 @@ def id_error(ids: Ids, size: int) -> ValueError:
 
 def place(cell: int, shape: tuple[int, ...]) -> str:
     """Where a flat cell lies, in words."""
-    row, column = divmod(cell, max(shape[-1], 1))
-    return f"in row {row}, column {column}" if len(shape) == 2 else f"at position {column}"
+    where = tuple(int(index) for index in np.unravel_index(cell, shape))
+    if len(where) == 2:
+        return f"in row {where[0]}, column {where[1]}"
+    return f"at position {where[0] if len(where) == 1 else where}"
 
 
-def ids_in_range(ids: Ids, plan: Plan) -> bool:
+def ids_in_range(ids: Ids, size: int) -> bool:
     """True iff every id is in [0, size)."""
-    return ids.size == 0 or bool(ids.min() >= 0 and ids.max() < plan.size)
+    return ids.size == 0 or bool(ids.min() >= 0 and ids.max() < size)
+
+
+def check_supplied(arrays: dict[str, Any]) -> None:
+    """TypeError for a supplied array of another dtype, ValueError for shapes that differ."""
+    shape = tuple(arrays["token_ids"].shape)
+    for name, x in arrays.items():
+        if x.dtype.newbyteorder("=") != SUPPLIED_DTYPES[name]:
+            raise TypeError(f"{name} must be {SUPPLIED_DTYPES[name]}, got {x.dtype}")
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}, but token_ids has shape {shape}")
+
+
+def check_probabilities(name: str, values: npt.NDArray[Any]) -> None:
+    """ValueError for the first value that is NaN or outside [0, 1]."""
+    good = (values >= 0) & (values <= 1)
+    if not good.all():
+        cell = int(good.argmin())
+        value = float(values.reshape(-1)[cell])
+        raise ValueError(f"{name} must lie in [0, 1], got {value} {place(cell, values.shape)}")
 
 
 def _per_cell(name: str, x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -221,36 +250,22 @@ def fits(value: int, dtype: npt.DTypeLike) -> bool:
     return bool(info.min <= value <= info.max)
 
 
-def host_call(
-    plan: Plan,
-    ids: Ids,
-    real_runs: Any,
-    *,
-    epoch: Any,
-    sample_ids: Any,
-    attention_mask: Any,
-    special_tokens_mask: Any,
-    lengths: Any,
-    rates: Any,
-    position_offset: Any,
-) -> Call:
+def host_call(plan: Plan, ids: Ids, real_runs: Any, given: Arguments) -> Call:
     """The Call of a public call on host arrays. real_runs: the backend's operation, for attention masks."""
     rows, row_length = ids_shape(ids.shape)
-    call = Call(flat_ids(ids, plan.size), rows, row_length, checked_epoch(epoch))
-    if sample_ids is not None:
-        call.sample_ids = checked_sample_ids(sample_ids, rows)
-    if lengths is not None:
-        if attention_mask is not None:
-            raise ValueError("lengths and attention_mask both say what is real: give one of them")
-        call.lengths = checked_lengths(lengths, rows, row_length)
-    elif attention_mask is not None:
-        mask = _per_cell("attention_mask", attention_mask, ids.shape)
+    call = Call(flat_ids(ids, plan.size), rows, row_length, checked_epoch(given.epoch))
+    if given.sample_ids is not None:
+        call.sample_ids = checked_sample_ids(given.sample_ids, rows)
+    if given.lengths is not None:
+        call.lengths = checked_lengths(given.lengths, rows, row_length)
+    if given.attention_mask is not None:
+        mask = _per_cell("attention_mask", given.attention_mask, ids.shape)
         call.starts, call.lengths, wrong = real_runs(readable_mask(mask).reshape(rows, row_length))
         if wrong >= 0:
             raise mask_error(mask, int(wrong))
-    if special_tokens_mask is not None:
-        call.special_tokens_mask = checked_marks(special_tokens_mask, ids.shape)
-    if rates is not None:
-        call.thresholds = checked_rates(rates, rows)
-    call.offsets = checked_offsets(position_offset, rows, row_length if call.lengths is None else call.lengths)
+    if given.special_tokens_mask is not None:
+        call.special_tokens_mask = checked_marks(given.special_tokens_mask, ids.shape)
+    if given.rates is not None:
+        call.thresholds = checked_rates(given.rates, rows)
+    call.offsets = checked_offsets(given.position_offset, rows, row_length if call.lengths is None else call.lengths)
     return call

@@ -56,6 +56,8 @@ class Vocab:
         if mask_token_id is None:
             raise ValueError("mask_token_id is None: a vocabulary without a mask token cannot be masked")
         mask = self._inside("mask_token_id", mask_token_id, size)
+        if isinstance(special_token_ids, str) or not isinstance(special_token_ids, Iterable):
+            raise TypeError(f"special_token_ids must be a sequence of ids, got {special_token_ids!r}")
         specials = {self._inside("special_token_ids", token, size) for token in special_token_ids} | {mask}
         if pad_token_id is not None:
             pad_token_id = self._inside("pad_token_id", pad_token_id, size)

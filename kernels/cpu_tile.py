@@ -29,7 +29,7 @@ _extra_of = inline(fate.extra_of)
 _mixed_of = inline(fate.mixed_of)
 _scatter = inline(fate.scatter)
 _uniform = inline(fate.uniform)
-_pick = njit(fate.pick_function(njit(fate.count_not_above)))
+_pick = njit(fate.pick_function(njit(fate.count_not_above), _uniform))
 
 
 def signed(token):
@@ -59,7 +59,7 @@ def _escapes(seen, token, top):
 @inline
 def fill_words(pairs, first_block, groups, sample, counter3, seed):
     """The words of `groups` groups of blocks from first_block on, as a uint64 view: two words each, four a block."""
-    sample_high = (sample >> S32) | (sample << S32)
+    sample_high = (sample >> S32) | (sample << S32)  # no plain shift: its upper half would be known, see `philox`
     seed_high = (seed >> S32) | (seed << S32)
     for b in range(np.uint64(groups) * np.uint64(GROUP)):
         block = first_block + b

@@ -43,7 +43,7 @@ _extra_of = device(fate.extra_of)
 _mixed_of = device(fate.mixed_of)
 _scatter = device(fate.scatter)
 _nest = device(fate.nest)
-_pick = device(fate.pick_function(device(fate.count_not_above)))
+_pick = device(fate.pick_function(device(fate.count_not_above), device(fate.uniform)))
 
 
 @device

@@ -1,7 +1,7 @@
 """What a token's fate is, once its block of random words is known: the scalar core of every compiled backend.
 
-Each function is plain Python on np.uint64 scalars and calls no other, so that any compiler can take it alone. No value
-passes 64 bits and none wraps, but for the hash of the content id, which is defined modulo 2^64.
+Each function is plain Python on np.uint64 scalars and calls only what it is given, so that any compiler can take it.
+No value passes 64 bits and none wraps, but for the hash of the content id, which is defined modulo 2^64.
 """
 
 import numpy as np
@@ -9,10 +9,9 @@ import numpy as np
 LOW = np.uint64(0xFFFFFFFF)
 GOLDEN = np.uint64(0x9E3779B1)
 BYTE = np.uint64(255)
-ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
+ZERO, ONE = np.uint64(0), np.uint64(1)
 S8, S16, S24, S32 = np.uint64(8), np.uint64(16), np.uint64(24), np.uint64(32)
 ROUND_24 = np.uint64(1 << 23)
-ALWAYS = np.uint64(1 << 24)  # the threshold of probability 1
 
 UNTOUCHED, MASKED, RANDOM, KEPT = 0, 1, 2, 3  # decisions
 
@@ -61,8 +60,8 @@ def count_not_above(table, size, x):
     return low
 
 
-def pick_function(count_not_above):
-    """The pick of a random token as a function that calls the given (compiled) `count_not_above`."""
+def pick_function(count_not_above, uniform):
+    """The pick of a random token, as a function that calls the given (compiled) functions of this module."""
 
     def pick(x, original, pool, cumulative, size, weighted, exclude_original):
         """The random id for x from the ascending pool[0:size].
@@ -84,9 +83,9 @@ def pick_function(count_not_above):
                 x = x + width if x >= below else x
             return np.uint64(pool[count_not_above(cumulative, size, x)])
         if leave_out:
-            index = (x * (size - ONE)) >> S32
+            index = uniform(x, size - ONE)
             return np.uint64(pool[index + ONE if index >= rank else index])
-        return np.uint64(pool[(x * size) >> S32])
+        return np.uint64(pool[uniform(x, size)])
 
     return pick
 

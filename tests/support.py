@@ -1,19 +1,47 @@
-"""What several tests need: random calls on kernels, poisoned outputs, exact comparison of batches."""
+"""What several tests need: backends, ids, random calls on kernels, poisoned outputs, exact comparison, processes."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+import fastmask as fm
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
 from fastmask.laws import Bernoulli
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
 from fastmask.vocab import Vocab
+
+Array = npt.NDArray[Any]
+
+OVERFLOW = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # scalars of the simulator
+HOST = ("numpy", "cpu")
+CUDA = pytest.param(
+    "cuda",
+    marks=[
+        pytest.mark.skipif(
+            importlib.util.find_spec("numba_cuda") is None,
+            reason="numba-cuda is not installed: pip install numba-cuda",
+        ),
+        OVERFLOW,
+    ],
+)
+on_host = pytest.mark.parametrize("backend", HOST)
+on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])  # in a module that imports tiny_launches
+
+POISON = 0x5A5A5A5A
 
 SEEDS = (0, 1, 1 << 32, (1 << 64) - 1)
 EPOCHS = (0, (1 << 24) - 1)
@@ -24,6 +52,33 @@ OUT_DTYPES = ("int32", "int64")
 BERT = Vocab(30522, 103, 0, (0, 100, 101, 102, 103))
 SMALL = Vocab(30, 4, 0, (0, 1, 2, 3, 4))
 SCATTERED = Vocab(60, 4, None, (1, 8, 9, 30, 59))  # five runs of special ids
+
+
+@contextmanager
+def small_launches() -> Iterator[None]:
+    """Blocks and grids so small that a few cells cross their borders, and threads that take turns quickly.
+
+    The simulator starts a thread for each of the device's, and its main thread polls: with Python's interval
+    of 5 ms it would keep the others waiting.
+    """
+    from fastmask.kernels import cuda_launch
+
+    before = sys.getswitchinterval()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda_launch, "THREADS", 8)
+        patch.setattr(cuda_launch, "WIDTHS", (2, 4))
+        patch.setattr(cuda_launch, "MAX_BLOCKS", 2)
+        sys.setswitchinterval(1e-4)
+        yield
+        sys.setswitchinterval(before)
+
+
+@pytest.fixture(autouse=True)
+def tiny_launches(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Small launches for the tests with "cuda" among their parameters."""
+    parameters = getattr(getattr(request.node, "callspec", None), "params", {})
+    with small_launches() if "cuda" in parameters.values() else nullcontext():
+        yield
 
 
 def plan_of(
@@ -51,10 +106,50 @@ def expected(plan: Plan, call: Call, id_dtype: str = "int64", label_dtype: str =
     return out
 
 
+def same(got: object, want: object) -> None:
+    """Two arrays are equal, bit for bit, dtype and shape included."""
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+def all_same(got: tuple[Array, ...], want: tuple[Array, ...]) -> None:
+    """Arrays are equal in pairs."""
+    for one, other in zip(got, want, strict=True):
+        same(one, other)
+
+
+def same_batches(got: fm.MaskedBatch, want: fm.MaskedBatch) -> None:
+    """Everything in two batches is equal: arrays or tensors in host memory, or not there in either."""
+    for name in ("input_ids", "labels", "decisions", "num_masked"):
+        same(np.asarray(getattr(got, name)), np.asarray(getattr(want, name)))
+
+
 def assert_same(got: Outputs, want: Outputs) -> None:
     """Every output is equal, bit for bit, dtype and shape included."""
     for name in (field.name for field in fields(Outputs)):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), strict=True, err_msg=name)
+
+
+def some_ids(rows: int = 6, columns: int = 20, dtype: Any = np.int64) -> Array:
+    """Ids below 30; the last columns of some rows are padding with 0."""
+    rng = np.random.default_rng(rows + columns)
+    ids = rng.integers(1, 30, (rows, columns))
+    ids[np.arange(columns) >= rng.integers(columns // 2, columns + 1, (rows, 1))] = 0
+    return ids.astype(dtype)
+
+
+def random_candidates(rows: int, columns: int, seed: int = 0) -> Array:
+    """Ids below 30, none of them special in the small vocabulary."""
+    return np.random.default_rng(seed).integers(5, 30, (rows, columns))
+
+
+def small_ids() -> Array:
+    """Three rows of four ids."""
+    return np.arange(5, 17).reshape(3, 4)
+
+
+def small_outputs(dtype: Any = np.int64) -> tuple[Array, Array]:
+    """Ids and labels for `small_ids`, full of POISON."""
+    return np.full((3, 4), POISON, dtype), np.full((3, 4), POISON, dtype)
 
 
 def random_ids(rng: np.random.Generator, vocab: Vocab, shape: Any, dtype: str = "int64") -> npt.NDArray[Any]:
@@ -74,3 +169,18 @@ def in_place(call: Call, out: Outputs) -> Call:
     """The call with its ids in the memory of the outputs."""
     out.input_ids[:] = call.ids
     return replace(call, ids=out.input_ids, in_place=True)
+
+
+def run_python(code: str, *options: str, **environment: str) -> str:
+    """What a fresh process prints; its errors are the test's, and so are its warnings unless options say else."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *options, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=Path(fm.__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

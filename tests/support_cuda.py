@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support import assert_same, poisoned
+from support import OVERFLOW as OVERFLOW
+from support import assert_same, poisoned, small_launches
 
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
@@ -25,7 +25,6 @@ launch = pytest.importorskip("fastmask.kernels.cuda_launch")
 
 Ints = npt.NDArray[Any]
 
-OVERFLOW = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # scalars of the simulator
 VOCAB = Vocab(size=60, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3, 30))
 NO_PAD = Vocab(size=60, mask_token_id=4, special_token_ids=(0, 30, 59))
 HALF_RANDOM = Replace(mask=0.3, random=0.5)
@@ -34,19 +33,10 @@ OFFSETS = np.array([0, 1, 2, 3, 4, 7, (1 << 34) - 64], np.uint64)
 
 
 @pytest.fixture(autouse=True)
-def tiny_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks and grids so small that a few cells cross their borders, and threads that take turns quickly.
-
-    The simulator starts a thread for each of the device's, and its main thread polls: with Python's interval
-    of 5 ms it would keep the others waiting.
-    """
-    monkeypatch.setattr(launch, "THREADS", 8)
-    monkeypatch.setattr(launch, "WIDTHS", (2, 4))
-    monkeypatch.setattr(launch, "MAX_BLOCKS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(before)
+def tiny_launches() -> Iterator[None]:
+    """Small launches for every test."""
+    with small_launches():
+        yield
 
 
 def plan_of(

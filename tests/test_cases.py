@@ -6,54 +6,19 @@ Each test carries the id of its case. The small vocabulary: PAD 0, UNK 1, CLS 2,
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import on_every_backend, on_host, same, same_batches
+from support import tiny_launches as tiny_launches
 
 import fastmask as fm
-
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 IGNORED = -100
 ALL_MASK, ALL_RANDOM = fm.Replace(mask=1.0, random=0.0), fm.Replace(mask=0.0, random=1.0)
-
-HOST = ("numpy", "cpu")
-CUDA = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.skipif(
-            importlib.util.find_spec("numba_cuda") is None,
-            reason="numba-cuda is not installed: pip install numba-cuda",
-        ),
-        pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # scalars of the simulator
-    ],
-)
-on_host = pytest.mark.parametrize("backend", HOST)
-on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])
-
-
-@pytest.fixture(autouse=True)
-def _small_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of eight threads on a GPU: its simulator starts a thread for each, and they take turns."""
-    if "cuda" not in getattr(getattr(request.node, "callspec", None), "params", {}).values():
-        yield
-        return
-    from fastmask.kernels import cuda_launch
-
-    monkeypatch.setattr(cuda_launch, "THREADS", 8)
-    monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
-    monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(before)
 
 
 def masker_of(p: float, replace: fm.Replace | None = None, vocab: fm.Vocab = VOCAB, **given: Any) -> fm.Masker:
@@ -72,15 +37,6 @@ def mask(masker: fm.Masker, ids: Any, backend: str, **given: Any) -> fm.MaskedBa
     batch = masker(cuda.to_device(np.ascontiguousarray(ids)), **(call | arrays)).check()
     parts = ("input_ids", "labels", "decisions", "num_masked")
     return dataclasses.replace(batch, **{name: getattr(batch, name).copy_to_host() for name in parts})
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def same_batches(got: fm.MaskedBatch, want: fm.MaskedBatch) -> None:
-    for name in ("input_ids", "labels", "decisions", "num_masked"):
-        same(getattr(got, name), getattr(want, name))
 
 
 def untouched(batch: fm.MaskedBatch, ids: Any) -> None:

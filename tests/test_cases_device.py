@@ -7,62 +7,26 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import on_host, run_python, same
+from support_cuda import OVERFLOW
+from support_cuda import numba_cuda as cuda
+from support_cuda import tiny_launches as tiny_launches
 
 import fastmask as fm
 from fastmask import dispatch
 
-cuda = pytest.importorskip("numba.cuda", reason="numba-cuda is not installed: pip install numba-cuda")
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of the simulator
+pytestmark = OVERFLOW
 
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.3), fm.Replace(0.4, 0.4), seed=7)
 ON_DEVICE = SimpleNamespace(__cuda_array_interface__={})  # stands for an array of a GPU that is not here
-
-
-@pytest.fixture(autouse=True)
-def _small_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of eight threads: the simulator starts a thread for each, and they take turns."""
-    from fastmask.kernels import cuda_launch
-
-    monkeypatch.setattr(cuda_launch, "THREADS", 8)
-    monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
-    monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(before)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def run_python(code: str, **environment: str) -> str:
-    """What a fresh process prints; its errors are the test's."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=Path(fm.__file__).parents[1],
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("shape", [(0, 128), (4, 0), (0, 0), (0,)])
@@ -115,7 +79,7 @@ def test_b96_arrays_in_host_memory_are_refused_by_the_cuda_backend(kind: str) ->
         MASKER(ids, epoch=0, backend="cuda")
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@on_host
 def test_b96_arrays_of_a_gpu_are_refused_by_the_backends_of_the_host(backend: str) -> None:
     with pytest.raises(TypeError, match=rf"backend='{backend}' cannot reach input_ids, a .* in device memory"):
         MASKER(cuda.to_device(np.full((2, 4), 9)), epoch=0, backend=backend)
@@ -238,14 +202,14 @@ print(fm.backends()["cuda"].reason)
         ({"position_offset": [0, 2**34]}, r"position_offset must be >= 0, .* got 17179869184 in row 1"),
     ],
 )
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@on_host
 def test_b103_what_would_leave_an_array_is_refused_before_any_kernel_runs(
     monkeypatch: pytest.MonkeyPatch, backend: str, given: dict[str, Any], message: str
 ) -> None:
     def runs(*_: object) -> bool:
         raise AssertionError("a kernel ran")
 
-    monkeypatch.setattr("fastmask.masker.run_on_host", runs)
+    monkeypatch.setattr("fastmask.host.run", runs)
     with pytest.raises(ValueError, match=message):
         MASKER(np.full((2, 8), 9), epoch=0, backend=backend, **given)
 

@@ -5,59 +5,22 @@ Each test carries the id of its case. The small vocabulary: PAD 0, UNK 1, CLS 2,
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import random
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import Array, all_same, on_every_backend, on_host, run_python, same, some_ids
+from support import tiny_launches as tiny_launches
 
 import fastmask as fm
-from fastmask import masker
+from fastmask import host
 from fastmask.kernels import fate, reference
-
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.3), fm.Replace(0.4, 0.4), seed=7)
 IGNORED = -100
-
-HOST = ("numpy", "cpu")
-CUDA = pytest.param(
-    "cuda",
-    marks=[
-        pytest.mark.skipif(
-            importlib.util.find_spec("numba_cuda") is None,
-            reason="numba-cuda is not installed: pip install numba-cuda",
-        ),
-        pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),  # scalars of the simulator
-    ],
-)
-on_host = pytest.mark.parametrize("backend", HOST)
-on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])
-
-
-@pytest.fixture(autouse=True)
-def _small_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of eight threads on a GPU: its simulator starts a thread for each, and they take turns."""
-    if "cuda" not in getattr(getattr(request.node, "callspec", None), "params", {}).values():
-        yield
-        return
-    from fastmask.kernels import cuda_launch
-
-    monkeypatch.setattr(cuda_launch, "THREADS", 8)
-    monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
-    monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(before)
 
 
 def mask(masker: fm.Masker, ids: Array, backend: str, **given: Any) -> tuple[Array, Array]:
@@ -70,34 +33,6 @@ def mask(masker: fm.Masker, ids: Array, backend: str, **given: Any) -> tuple[Arr
 
     batch = masker(cuda.to_device(np.ascontiguousarray(ids)), **call).check()
     return batch.input_ids.copy_to_host(), batch.labels.copy_to_host()
-
-
-def some_ids(rows: int, columns: int, dtype: str = "int64") -> Array:
-    return np.random.default_rng(rows + columns).integers(1, 30, (rows, columns)).astype(dtype)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def all_same(got: tuple[Array, ...], want: tuple[Array, ...]) -> None:
-    for one, other in zip(got, want, strict=True):
-        same(one, other)
-
-
-def run_python(code: str, **environment: str) -> str:
-    """What a fresh process prints; its errors are the test's."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=Path(fm.__file__).parents[1],
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # Compilation and layouts.
@@ -273,7 +208,7 @@ def test_b88_threads_change_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = some_ids(40, 513)
     want = mask(MASKER, ids, "numpy")
     for ranges in (1, 2, 8):
-        monkeypatch.setattr(masker, "plan_ranges", lambda cells, ranges=ranges: (ranges, "for the test"))
+        monkeypatch.setattr(host, "plan_ranges", lambda cells, ranges=ranges: (ranges, "for the test"))
         all_same(mask(MASKER, ids, "cpu"), want)
 
 

@@ -12,34 +12,18 @@ import sys
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import Array, on_host, random_candidates, same, same_batches
 
 import fastmask as fm
 from fastmask.kernels import reference
-
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.15), seed=7)
 ALL_MASK = fm.Masker(VOCAB, fm.Bernoulli(1.0), fm.Replace(1.0, 0.0))
 IGNORED = -100
 
-on_host = pytest.mark.parametrize("backend", ["numpy", "cpu"])
 may_fork = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # other tests leave threads
-
-
-def some_ids(rows: int, columns: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).integers(5, 30, (rows, columns))
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def same_batches(got: fm.MaskedBatch, want: fm.MaskedBatch) -> None:
-    same(got.input_ids, want.input_ids)
-    same(got.labels, want.labels)
 
 
 def selected(batch: fm.MaskedBatch) -> Array:
@@ -51,7 +35,7 @@ def selected(batch: fm.MaskedBatch) -> Array:
 
 @on_host
 def test_b58_no_global_generator_has_a_say(backend: str) -> None:
-    ids = some_ids(4, 64)
+    ids = random_candidates(4, 64)
     batches = []
     for state in (1, 2):
         np.random.seed(state)
@@ -81,7 +65,7 @@ def worker(ids: Array, epoch: int, sample_ids: Any) -> fm.MaskedBatch:
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 @pytest.mark.parametrize("workers", [2, 4])
 def test_b59_the_number_of_forked_workers_changes_nothing(workers: int) -> None:
-    ids, samples = some_ids(32, 16), np.arange(100, 132)
+    ids, samples = random_candidates(32, 16), np.arange(100, 132)
     shares = [np.arange(first, 32, workers) for first in range(workers)]
     for epoch in (0, 1):  # workers start anew in each
         whole = MASKER(ids, epoch=epoch, sample_ids=samples)
@@ -93,7 +77,7 @@ def test_b59_the_number_of_forked_workers_changes_nothing(workers: int) -> None:
 
 
 def test_b59_spawned_workers_give_the_same_masks() -> None:
-    ids, samples = some_ids(32, 16), np.arange(100, 132)
+    ids, samples = random_candidates(32, 16), np.arange(100, 132)
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         for epoch in (0, 1):
             whole = MASKER(ids, epoch=epoch, sample_ids=samples)
@@ -110,7 +94,7 @@ def test_b59_spawned_workers_give_the_same_masks() -> None:
 
 @on_host
 def test_b59_epochs_differ(backend: str) -> None:
-    ids = some_ids(32, 16)
+    ids = random_candidates(32, 16)
     one, other = (MASKER(ids, epoch=epoch, sample_ids=0, backend=backend) for epoch in (0, 1))
     assert not np.array_equal(selected(one), selected(other))
 
@@ -126,7 +110,7 @@ def test_b61_ranks_with_other_samples_agree_by_chance_alone(backend: str) -> Non
 
 @on_host
 def test_b61_a_sample_has_its_masks_on_every_rank(backend: str) -> None:
-    ids = some_ids(8, 16)
+    ids = random_candidates(8, 16)
     alone = MASKER(ids, epoch=0, sample_ids=0, backend=backend)
     for rank in (0, 1):
         batch = MASKER(ids[rank::2], epoch=0, sample_ids=np.arange(rank, 8, 2), backend=backend)
@@ -168,7 +152,7 @@ def test_b64_random_states_are_byte_identical_before_and_after(backend: str) -> 
             torch.get_rng_state().numpy().tobytes(),
         )
 
-    ids = some_ids(8, 64)
+    ids = random_candidates(8, 64)
     before = states()
     MASKER(ids, epoch=0, backend=backend)
     MASKER(torch.from_numpy(ids), epoch=0, backend=backend)
@@ -177,7 +161,7 @@ def test_b64_random_states_are_byte_identical_before_and_after(backend: str) -> 
 
 @on_host
 def test_b66_an_epoch_can_be_had_again_and_the_next_differs(backend: str) -> None:
-    ids = some_ids(8, 64)
+    ids = random_candidates(8, 64)
     first, again, following = (MASKER(ids, epoch=epoch, backend=backend) for epoch in (3, 3, 4))
     same_batches(first, again)
     assert not np.array_equal(first.labels, following.labels)
@@ -187,12 +171,12 @@ def test_b66_a_forgotten_epoch_is_an_error() -> None:
     epoch = inspect.signature(fm.Masker.__call__).parameters["epoch"]
     assert epoch.kind is inspect.Parameter.KEYWORD_ONLY
     with pytest.raises(TypeError, match="epoch"):
-        MASKER(some_ids(1, 8))  # type: ignore[call-arg]
+        MASKER(random_candidates(1, 8))  # type: ignore[call-arg]
 
 
 @on_host
 def test_b67_a_fixed_epoch_evaluates_on_the_same_masks_every_time(backend: str) -> None:
-    ids = some_ids(8, 64)
+    ids = random_candidates(8, 64)
     want = MASKER(ids, epoch=0, backend=backend)
     assert np.count_nonzero(selected(want)) > 0
     for size in (1, 3, 8):
@@ -235,7 +219,7 @@ def test_b68_labels_that_cannot_hold_the_ignored_label_are_refused_at_constructi
 
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "uint32", "int32", "int64"])
 def test_b68_labels_are_signed_and_wide_whatever_came_in(dtype: str) -> None:
-    batch = MASKER(some_ids(2, 8).astype(dtype), epoch=0, backend="numpy")
+    batch = MASKER(random_candidates(2, 8).astype(dtype), epoch=0, backend="numpy")
     assert batch.labels.dtype == np.int64
 
 
@@ -258,7 +242,7 @@ def test_b70_labels_of_torch_are_what_cross_entropy_takes() -> None:
 @on_host
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_b71_the_input_is_neither_changed_nor_shared(backend: str, dtype: str) -> None:
-    ids = some_ids(4, 33).astype(dtype)
+    ids = random_candidates(4, 33).astype(dtype)
     copy = ids.copy()
     first, second = (MASKER(ids, epoch=0, backend=backend) for _ in range(2))
     same(ids, copy)

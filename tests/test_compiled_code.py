@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,24 +14,32 @@ FLOAT = re.compile(r"\b(half|bfloat|float|double|fp128|x86_fp80)\b")
 INT64 = np.dtype(np.int64)
 
 
+def floats(kernel: Any) -> list[str]:
+    """The lines of a kernel's code that use floating-point numbers."""
+    (code,) = kernel.inspect_llvm().values()
+    return [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
+
+
 @pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 def test_no_float_in_the_drawing_path(parallel: bool) -> None:
     kernel = cpu.compiled_mask_batch(INT64, INT64, INT64, parallel, cache=False)
     (code,) = kernel.inspect_llvm().values()
     assert "3528531795" in code  # Philox's multiplier: this is the code that draws
-    used = [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
-    assert not used, used[:5]
+    assert not floats(kernel)
 
 
 def test_no_float_in_the_content_id() -> None:
     for kernel in (cpu.compiled_content_ids(INT64, cache=False), cpu.compiled_content_weights(cache=False)):
-        (code,) = kernel.inspect_llvm().values()
-        assert not [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
+        assert not floats(kernel)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u8"])
+def test_no_float_in_the_runs_of_an_attention_mask(dtype: str) -> None:
+    assert not floats(cpu.compiled_real_runs(np.dtype(dtype), cache=False))
 
 
 def test_the_check_can_fail() -> None:
-    (code,) = cpu.compiled_apply_supplied(False, cache=False).inspect_llvm().values()
-    assert FLOAT.search(code)
+    assert floats(cpu.compiled_apply_supplied(False, cache=False))
 
 
 def test_a_kernel_takes_one_signature_and_compiles_no_other() -> None:

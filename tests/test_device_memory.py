@@ -11,6 +11,7 @@ import pytest
 from support_cuda import OVERFLOW, Ints, cuda, launch
 
 import fastmask as fm
+from fastmask.call import Arguments
 
 memory = pytest.importorskip("fastmask.memory")
 
@@ -171,9 +172,9 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
     names, lengths = (Tensor(np.ones(2, dtype)) for dtype in ("uint64", "int64"))
     from fastmask.device import mask
 
-    given = {"epoch": 0, "sample_ids": names, "attention_mask": runs, "special_tokens_mask": runs}
+    given: dict[str, Any] = {"epoch": 0, "sample_ids": names, "attention_mask": runs, "special_tokens_mask": runs}
     rest = {"lengths": None, "rates": None, "position_offset": lengths}
-    batch = mask(MASKER, ids, given | rest, (out, labels), frozenset({"num_masked"}))
+    batch = mask(MASKER, ids, Arguments(**given | rest), (out, labels), frozenset({"num_masked"}))
     assert batch.input_ids is out
     assert batch.labels is labels
     assert [name for name, _, _ in queued] == ["find_runs", "clamp_integers", "clear", "mask_tokens"]
@@ -191,9 +192,11 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
 def test_new_outputs_are_tensors_of_the_same_device() -> None:
     from fastmask.device import mask
 
-    given = dict.fromkeys(("attention_mask", "special_tokens_mask", "lengths", "rates", "position_offset"))
+    given: dict[str, Any] = dict.fromkeys(
+        ("attention_mask", "special_tokens_mask", "lengths", "rates", "position_offset")
+    )
     given |= {"epoch": 0, "sample_ids": [3, 4], "rates": [0.5, 0.5], "position_offset": 0}
-    batch = mask(MASKER, Tensor(np.full((2, 8), 9, np.int16)), given, None, frozenset({"decisions"}))
+    batch = mask(MASKER, Tensor(np.full((2, 8), 9, np.int16)), Arguments(**given), None, frozenset({"decisions"}))
     got = [batch.input_ids, batch.labels, batch.decisions]
     assert [(x.dtype, x.shape, x.device.index) for x in got] == [
         ("torch.int64", (2, 8), 1),

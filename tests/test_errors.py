@@ -7,33 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import POISON, Array, on_host, same, small_ids, small_outputs
 
 import fastmask as fm
-
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.9), seed=7)
 NAN = float("nan")
-POISON = 0x5A5A5A5A
 
-on_host = pytest.mark.parametrize("backend", ["numpy", "cpu"])
 Build = Callable[[], object]
 untyped: Any = fm  # for calls that a type checker refuses
-
-
-def some_ids() -> Array:
-    return np.arange(5, 17).reshape(3, 4)
-
-
-def poisoned(dtype: Any = np.int64) -> tuple[Array, Array]:
-    return np.full((3, 4), POISON, dtype), np.full((3, 4), POISON, dtype)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
 
 
 def replaced(*shares: float, **given: Any) -> fm.Masker:
@@ -219,11 +203,11 @@ TYPE_AT_A_CALL: list[tuple[str, dict[str, Any]]] = [
 def test_a_call_refuses_names_the_place_and_writes_nothing(
     backend: str, error: type[Exception], message: str, given: dict[str, Any]
 ) -> None:
-    ids, out = some_ids(), poisoned()
+    ids, out = small_ids(), small_outputs()
     call: dict[str, Any] = {"epoch": 0, "backend": backend, **given}
     with pytest.raises(error, match=re.escape(message)):
         MASKER(ids, out=out, **call)
-    same(ids, some_ids())
+    same(ids, small_ids())
     for array in out:
         same(array, np.full((3, 4), POISON))
 
@@ -231,7 +215,7 @@ def test_a_call_refuses_names_the_place_and_writes_nothing(
 @on_host
 @pytest.mark.parametrize("dtype", [float, np.float32, bool, np.uint64, np.uint8, complex, object, "U1"])
 def test_ids_of_other_dtypes_are_refused(backend: str, dtype: Any) -> None:
-    ids, out = np.ones((3, 4), dtype), poisoned()
+    ids, out = np.ones((3, 4), dtype), small_outputs()
     with pytest.raises(TypeError, match=f"input_ids must be .*, got {np.dtype(dtype)}"):
         MASKER(ids, epoch=0, out=out, backend=backend)
     same(out[0], np.full((3, 4), POISON))
@@ -243,7 +227,7 @@ def test_ids_of_other_dtypes_are_refused(backend: str, dtype: Any) -> None:
 def test_the_first_id_out_of_range_is_named_and_the_input_unchanged(
     backend: str, value: int, given: dict[str, Any]
 ) -> None:
-    ids = some_ids()
+    ids = small_ids()
     ids[1, 2], ids[2, 0] = value, 99
     copy = ids.copy()
     with pytest.raises(ValueError, match=rf"input_ids must be in \[0, 30\), got {value} in row 1, column 2"):
@@ -259,7 +243,7 @@ def test_the_place_of_an_id_in_one_dimension_is_its_position(backend: str) -> No
 
 @pytest.mark.parametrize(("dtype", "value"), [("int16", -1), ("uint16", 65535), ("uint32", 2**32 - 1), (">i8", -1)])
 def test_an_id_out_of_range_is_told_as_the_caller_wrote_it(dtype: str, value: int) -> None:
-    ids = some_ids().astype(dtype).T  # the first in the order of rows, whatever the layout
+    ids = small_ids().astype(dtype).T  # the first in the order of rows, whatever the layout
     ids[2, 1] = value
     with pytest.raises(ValueError, match=rf"got {value} in row 2, column 1"):
         MASKER(ids, epoch=0, backend="numpy")
@@ -269,10 +253,10 @@ def test_an_id_out_of_range_is_told_as_the_caller_wrote_it(dtype: str, value: in
 @pytest.mark.parametrize("layout", ["contiguous", "strided", "Fortran"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_an_id_out_of_range_in_place_leaves_everything_unchanged(backend: str, layout: str, dtype: str) -> None:
-    ids = some_ids().astype(dtype)
+    ids = small_ids().astype(dtype)
     ids[2, 3] = 30
     ids = {"contiguous": ids, "strided": np.repeat(ids, 2, 1)[:, ::2], "Fortran": np.asfortranarray(ids)}[layout]
     copy = ids.copy()
     with pytest.raises(ValueError, match="got 30 in row 2, column 3"):
-        MASKER(ids, epoch=0, out=(ids, poisoned()[1]), backend=backend)
+        MASKER(ids, epoch=0, out=(ids, small_outputs()[1]), backend=backend)
     same(ids, copy)

@@ -4,63 +4,45 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import OVERFLOW, POISON, Array, on_host, same, small_ids, small_launches, small_outputs
 
 import fastmask as fm
 
-Array = npt.NDArray[Any]
-
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.9), seed=7)
-POISON = 0x5A5A5A5A
-
-on_host = pytest.mark.parametrize("backend", ["numpy", "cpu"])
-
-
-def some_ids() -> Array:
-    return np.arange(5, 17).reshape(3, 4)
-
-
-def poisoned(dtype: Any = np.int64) -> tuple[Array, Array]:
-    return np.full((3, 4), POISON, dtype), np.full((3, 4), POISON, dtype)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
 
 
 def read_only() -> Array:
-    array = poisoned()[0]
+    array = small_outputs()[0]
     array.flags.writeable = False
     return array
 
 
 VALUE_OF_OUT: list[tuple[str, Callable[[], Any]]] = [
-    ("out's input_ids has shape (4, 3)", lambda: (np.empty((4, 3), int), poisoned()[1])),
-    ("out's labels has shape (12,)", lambda: (poisoned()[0], np.empty(12, int))),
-    ("out's input_ids is read-only", lambda: (read_only(), poisoned()[1])),
-    ("out's labels is read-only", lambda: (poisoned()[0], read_only())),
+    ("out's input_ids has shape (4, 3)", lambda: (np.empty((4, 3), int), small_outputs()[1])),
+    ("out's labels has shape (12,)", lambda: (small_outputs()[0], np.empty(12, int))),
+    ("out's input_ids is read-only", lambda: (read_only(), small_outputs()[1])),
+    ("out's labels is read-only", lambda: (small_outputs()[0], read_only())),
     (
         "out must hold input_ids and labels, got ['ids', 'labels']",
-        lambda: dict(zip(("ids", "labels"), poisoned(), strict=True)),
+        lambda: dict(zip(("ids", "labels"), small_outputs(), strict=True)),
     ),
-    ("out's labels and out's input_ids share memory", lambda: (poisoned()[0],) * 2),
+    ("out's labels and out's input_ids share memory", lambda: (small_outputs()[0],) * 2),
 ]
 
 TYPE_OF_OUT: list[tuple[str, Callable[[], Any]]] = [
-    ("out's input_ids must be int32 or int64", lambda: (np.empty((3, 4)), poisoned()[1])),
-    ("out's labels must be int32 or int64, got uint16", lambda: (poisoned()[0], np.empty((3, 4), np.uint16))),
-    ("out's input_ids must be int32 or int64, got >i8", lambda: poisoned(">i8")),
-    ("out's input_ids must be an array, got list", lambda: ([[0] * 4] * 3, poisoned()[1])),
-    ("out must be a pair (input_ids, labels)", lambda: poisoned()[0]),
-    ("out must be a pair (input_ids, labels)", lambda: (*poisoned(), poisoned()[0])),
+    ("out's input_ids must be int32 or int64", lambda: (np.empty((3, 4)), small_outputs()[1])),
+    ("out's labels must be int32 or int64, got uint16", lambda: (small_outputs()[0], np.empty((3, 4), np.uint16))),
+    ("out's input_ids must be int32 or int64, got >i8", lambda: small_outputs(">i8")),
+    ("out's input_ids must be an array, got list", lambda: ([[0] * 4] * 3, small_outputs()[1])),
+    ("out must be a pair (input_ids, labels)", lambda: small_outputs()[0]),
+    ("out must be a pair (input_ids, labels)", lambda: (*small_outputs(), small_outputs()[0])),
 ]
 
 
@@ -72,10 +54,10 @@ TYPE_OF_OUT: list[tuple[str, Callable[[], Any]]] = [
 def test_outputs_that_cannot_be_written_are_refused(
     backend: str, error: type[Exception], message: str, make: Callable[[], Any]
 ) -> None:
-    ids, out = some_ids(), make()
+    ids, out = small_ids(), make()
     with pytest.raises(error, match=re.escape(message)):
         MASKER(ids, epoch=0, out=out, backend=backend)
-    same(ids, some_ids())
+    same(ids, small_ids())
     for array in out.values() if isinstance(out, dict) else out:
         if isinstance(array, np.ndarray) and array.shape == (3, 4) and array.dtype == np.int64:
             same(array, np.full((3, 4), POISON))
@@ -85,21 +67,21 @@ def test_outputs_that_overlap_the_input_without_being_it_are_refused() -> None:
     memory = np.arange(5, 18)
     ids, shifted, copy = memory[:12].reshape(3, 4), memory[1:].reshape(3, 4), memory.copy()
     with pytest.raises(ValueError, match="out's input_ids and input_ids overlap without being the same array"):
-        MASKER(ids, epoch=0, out=(shifted, poisoned()[1]))
+        MASKER(ids, epoch=0, out=(shifted, small_outputs()[1]))
     with pytest.raises(ValueError, match="overlap without being the same array"):
-        MASKER(ids[:, ::-1], epoch=0, out=(ids, poisoned()[1]))
+        MASKER(ids[:, ::-1], epoch=0, out=(ids, small_outputs()[1]))
     with pytest.raises(ValueError, match="overlap without being the same array"):
-        MASKER(ids.view(np.int32)[:, :4], epoch=0, out=(ids, poisoned()[1]))
+        MASKER(ids.view(np.int32)[:, :4], epoch=0, out=(ids, small_outputs()[1]))
     with pytest.raises(ValueError, match="out's labels and input_ids share memory"):
-        MASKER(ids, epoch=0, out=(poisoned()[0], ids))
+        MASKER(ids, epoch=0, out=(small_outputs()[0], ids))
     same(memory, copy)
 
 
 def test_outputs_of_another_dtype_than_id_dtype_are_refused() -> None:
     masker = fm.Masker(VOCAB, fm.Bernoulli(0.9), id_dtype=np.int32)
-    out = poisoned()
+    out = small_outputs()
     with pytest.raises(TypeError, match="out's input_ids is int64, but id_dtype is int32"):
-        masker(some_ids(), epoch=0, out=out)
+        masker(small_ids(), epoch=0, out=out)
     same(out[0], np.full((3, 4), POISON))
 
 
@@ -108,22 +90,22 @@ def test_labels_too_narrow_for_ignore_index_are_refused(backend: str) -> None:
     masker = fm.Masker(VOCAB, fm.Bernoulli(0.9), ignore_index=2**40)
     labels = np.full((3, 4), POISON, np.int32)
     with pytest.raises(OverflowError, match=f"out's labels .*{2**40}"):
-        masker(some_ids(), epoch=0, out=(poisoned()[0], labels), backend=backend)
+        masker(small_ids(), epoch=0, out=(small_outputs()[0], labels), backend=backend)
     same(labels, np.full((3, 4), POISON, np.int32))
 
 
 @on_host
 @pytest.mark.parametrize("kind", ["pair", "list", "mapping", "batch"])
 def test_outputs_may_be_a_pair_a_mapping_or_an_earlier_batch(backend: str, kind: str) -> None:
-    ids, labels = poisoned()
+    ids, labels = small_outputs()
     make: dict[str, Callable[[], Any]] = {
         "pair": lambda: (ids, labels),
         "list": lambda: [ids, labels],
         "mapping": lambda: MappingProxyType({"labels": labels, "input_ids": ids}),
         "batch": lambda: fm.MaskedBatch(ids, labels),
     }
-    batch = MASKER(some_ids(), epoch=0, out=make[kind](), backend=backend)
-    want = MASKER(some_ids(), epoch=0, backend="numpy")
+    batch = MASKER(small_ids(), epoch=0, out=make[kind](), backend=backend)
+    want = MASKER(small_ids(), epoch=0, backend="numpy")
     assert batch.input_ids is ids
     assert batch.labels is labels
     same(ids, want.input_ids)
@@ -134,20 +116,14 @@ def test_outputs_may_be_a_pair_a_mapping_or_an_earlier_batch(backend: str, kind:
 
 
 @pytest.fixture
-def to_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
-    """Copies an array to the GPU; blocks have eight threads, since the simulator's take turns."""
+def to_device() -> Iterator[Callable[[Any], Any]]:
+    """Copies an array to the GPU, whose launches are small."""
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip("numba-cuda is not installed: pip install numba-cuda")
     from numba import cuda
 
-    from fastmask.kernels import cuda_launch
-
-    monkeypatch.setattr(cuda_launch, "THREADS", 8)
-    monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield cuda.to_device
-    sys.setswitchinterval(before)
+    with small_launches():
+        yield cuda.to_device
 
 
 HOST_INTS, HOST_FLOATS = np.full(3, 2), np.full(3, 0.5)
@@ -170,7 +146,7 @@ TYPE_ON_A_GPU: list[tuple[str, dict[str, Any]]] = [
     ("position_offset is a numpy.ndarray in host memory", {"position_offset": HOST_INTS}),
     ("attention_mask is a numpy.ndarray in host memory", {"attention_mask": np.ones((3, 4))}),
     ("special_tokens_mask is a numpy.ndarray in host memory", {"special_tokens_mask": np.ones((3, 4))}),
-    ("out's input_ids is a numpy.ndarray in host memory", {"out": poisoned()}),
+    ("out's input_ids is a numpy.ndarray in host memory", {"out": small_outputs()}),
     ("cannot reach input_ids", {"backend": "cpu"}),
 ]
 
@@ -182,10 +158,10 @@ TYPE_ON_A_GPU: list[tuple[str, dict[str, Any]]] = [
 def test_a_call_on_a_gpu_refuses_what_the_host_can_see(
     to_device: Any, error: type[Exception], message: str, given: dict[str, Any]
 ) -> None:
-    out = tuple(map(to_device, poisoned()))
+    out = tuple(map(to_device, small_outputs()))
     call: dict[str, Any] = {"epoch": 0, "out": out, **given}
     with pytest.raises(error, match=re.escape(message)):
-        MASKER(to_device(some_ids()), **call)
+        MASKER(to_device(small_ids()), **call)
     for array in out:
         same(array.copy_to_host(), np.full((3, 4), POISON))
 
@@ -209,32 +185,32 @@ def test_arrays_on_a_gpu_of_another_shape_or_dtype_are_refused(
     to_device: Any, error: type[Exception], message: str, given: dict[str, Array]
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
-        MASKER(to_device(some_ids()), epoch=0, **{name: to_device(x) for name, x in given.items()})
+        MASKER(to_device(small_ids()), epoch=0, **{name: to_device(x) for name, x in given.items()})
 
 
 @pytest.mark.parametrize(
     ("error", "message", "make"),
     [
-        (ValueError, "out's input_ids has shape (4, 3)", lambda: (np.empty((4, 3), np.int64), poisoned()[1])),
-        (ValueError, "out's labels has shape (4, 3)", lambda: (poisoned()[0], np.empty((4, 3), np.int64))),
-        (TypeError, "out's input_ids must be int32 or int64", lambda: (np.empty((3, 4)), poisoned()[1])),
+        (ValueError, "out's input_ids has shape (4, 3)", lambda: (np.empty((4, 3), np.int64), small_outputs()[1])),
+        (ValueError, "out's labels has shape (4, 3)", lambda: (small_outputs()[0], np.empty((4, 3), np.int64))),
+        (TypeError, "out's input_ids must be int32 or int64", lambda: (np.empty((3, 4)), small_outputs()[1])),
     ],
 )
 def test_outputs_on_a_gpu_of_another_shape_or_dtype_are_refused(
     to_device: Any, error: type[Exception], message: str, make: Callable[[], Any]
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
-        MASKER(to_device(some_ids()), epoch=0, out=tuple(map(to_device, make())))
+        MASKER(to_device(small_ids()), epoch=0, out=tuple(map(to_device, make())))
 
 
 def test_outputs_on_a_gpu_of_another_dtype_than_id_dtype_are_refused(to_device: Any) -> None:
     masker = fm.Masker(VOCAB, fm.Bernoulli(0.9), id_dtype=np.int32)
     with pytest.raises(TypeError, match="out's input_ids is int64, but id_dtype is int32"):
-        masker(to_device(some_ids()), epoch=0, sample_ids=0, out=tuple(map(to_device, poisoned())))
+        masker(to_device(small_ids()), epoch=0, sample_ids=0, out=tuple(map(to_device, small_outputs())))
 
 
 def test_outputs_on_a_gpu_that_share_memory_are_refused(to_device: Any) -> None:
-    ids, array = to_device(some_ids()), to_device(poisoned()[0])
+    ids, array = to_device(small_ids()), to_device(small_outputs()[0])
     with pytest.raises(ValueError, match="share memory"):
         MASKER(ids, epoch=0, sample_ids=0, out=(array, array))
     with pytest.raises(ValueError, match="share memory"):
@@ -253,7 +229,7 @@ def test_ids_on_a_gpu_of_other_dimensions_are_refused(to_device: Any, shape: tup
         MASKER(to_device(np.ones(shape, np.int64)), epoch=0)
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # scalars of the simulator
+@OVERFLOW
 @pytest.mark.parametrize(
     ("message", "given"),
     [
@@ -269,14 +245,14 @@ def test_ids_on_a_gpu_of_other_dimensions_are_refused(to_device: Any, shape: tup
 )
 def test_what_only_the_gpu_can_see_is_told_by_the_check(to_device: Any, message: str, given: dict[str, Array]) -> None:
     arrays = {"sample_ids": 0} | {name: to_device(x) for name, x in given.items()}
-    batch = MASKER(to_device(some_ids()), epoch=0, **arrays)
+    batch = MASKER(to_device(small_ids()), epoch=0, **arrays)
     with pytest.raises(ValueError, match=re.escape(message)):
         batch.check()
 
 
 @pytest.mark.parametrize("value", [-1, 30, 2**31, -(2**63)])
 def test_an_id_out_of_range_on_a_gpu_is_told_by_the_check(to_device: Any, value: int) -> None:
-    ids = some_ids()
+    ids = small_ids()
     ids[1, 2] = value
     copy, device_ids = ids.copy(), to_device(ids)
     batch = MASKER(device_ids, epoch=0, sample_ids=0, lengths=[4] * 3)
@@ -286,6 +262,6 @@ def test_an_id_out_of_range_on_a_gpu_is_told_by_the_check(to_device: Any, value:
 
 
 def test_a_good_batch_is_what_its_check_returns(to_device: Any) -> None:
-    for ids in (some_ids(), to_device(some_ids())):
+    for ids in (small_ids(), to_device(small_ids())):
         batch = MASKER(ids, epoch=0, sample_ids=0, lengths=[4] * 3)
         assert batch.check() is batch

@@ -5,15 +5,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support import on_every_backend
+from support import tiny_launches as tiny_launches
 
 import fastmask as fm
 
 FILE = Path(__file__).parent / "golden" / f"stream_{fm.STREAM_VERSION}.npz"
+PARTS = ("input_ids", "labels", "decisions", "num_masked")
 BERT = fm.Vocab(30522, 103, 0, (0, 100, 101, 102, 103))
 OBJECTIVES = {
     "bert": fm.Masker(BERT, fm.Bernoulli(0.15), seed=7),
@@ -41,21 +45,24 @@ def batch_of(name: str, backend: str) -> fm.MaskedBatch:
     given: dict[str, Any] = {"rates": [0.0, 0.25, 1.0]} if name == "own rates" else {}
     if name != "bert":
         given |= {"sample_ids": [0, 1 << 32, (1 << 64) - 1], "position_offset": 5, "lengths": [700, 333, 0]}
-    return OBJECTIVES[name](
-        ids_of(name), epoch=(1 << 24) - 1, backend=backend, returns=("decisions", "num_masked"), **given
-    )
+    ids, call = ids_of(name), {"epoch": (1 << 24) - 1, "backend": backend, "returns": PARTS[2:], **given}
+    if backend != "cuda":
+        return OBJECTIVES[name](ids, **call)
+    from numba import cuda
+
+    batch = OBJECTIVES[name](cuda.to_device(ids), **call).check()
+    return dataclasses.replace(batch, **{part: getattr(batch, part).copy_to_host() for part in PARTS})
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@on_every_backend
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_stream_is_what_it_was(name: str, backend: str) -> None:
     batch = batch_of(name, backend)
     with np.load(FILE, allow_pickle=False) as frozen:
-        for part in ("input_ids", "labels", "decisions", "num_masked"):
+        for part in PARTS:
             np.testing.assert_array_equal(getattr(batch, part), frozen[f"{name}/{part}"], strict=True)
 
 
 if __name__ == "__main__":
-    parts = ("input_ids", "labels", "decisions", "num_masked")
-    frozen = {f"{name}/{part}": getattr(batch_of(name, "numpy"), part) for name in OBJECTIVES for part in parts}
+    frozen = {f"{name}/{part}": getattr(batch_of(name, "numpy"), part) for name in OBJECTIVES for part in PARTS}
     np.savez_compressed(FILE, **frozen)

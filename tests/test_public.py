@@ -6,41 +6,21 @@ import copy
 import dataclasses
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import HOST, Array, on_host, same, same_batches, some_ids
 
 import fastmask as fm
-
-Array = npt.NDArray[Any]
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.3), fm.Replace(0.4, 0.4), seed=7)
 IGNORED = -100
-
-on_host = pytest.mark.parametrize("backend", ["numpy", "cpu"])
-
-
-def some_ids(rows: int = 6, columns: int = 20, dtype: Any = np.int64) -> Array:
-    """Ids of the small vocabulary; the last columns of some rows are padding."""
-    rng = np.random.default_rng(rows + columns)
-    ids = rng.integers(1, 30, (rows, columns))
-    ids[np.arange(columns) >= rng.integers(columns // 2, columns + 1, (rows, 1))] = 0
-    return ids.astype(dtype)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def same_batches(got: fm.MaskedBatch, want: fm.MaskedBatch) -> None:
-    same(np.asarray(got.input_ids), np.asarray(want.input_ids))
-    same(np.asarray(got.labels), np.asarray(want.labels))
 
 
 # Objectives are values.
@@ -314,12 +294,12 @@ def test_strided_outputs_are_filled_and_their_gaps_left_alone(backend: str) -> N
 # Tensors of torch.
 
 
-@on_host
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint16", "int16"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [*product(HOST, ("int32", "int64")), ("numpy", "uint16"), ("numpy", "int16")],
+)  # the CPU reads both of the last through one view: a kernel less to compile
 def test_tensors_give_fresh_tensors_with_int64_labels(backend: str, dtype: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    if backend == "cpu" and dtype.endswith("16"):
-        backend = "numpy"  # one kernel less to compile: the CPU reads both through one view
     ids = some_ids(dtype=dtype)
     tensor = torch.from_numpy(ids.copy())
     returns = ("decisions", "num_masked")

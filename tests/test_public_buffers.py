@@ -6,22 +6,16 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import Array, on_host, same
 
 import fastmask as fm
-from fastmask.buffers import Pool
-
-Array = npt.NDArray[Any]
+from fastmask.buffers import FreeList
 
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.3), fm.Replace(0.4, 0.4), seed=7)
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
 
 
 def test_batches_that_are_alive_never_share_memory() -> None:
@@ -41,7 +35,7 @@ def test_batches_that_are_alive_never_share_memory() -> None:
 
 def test_a_view_or_a_tensor_keeps_its_memory() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    pool: Any = Pool()
+    pool: Any = FreeList()
     view, tensor = pool.empty(1000, np.int64)[10:20], torch.from_numpy(pool.empty(1000, np.int64))[10:20]
     raw = memoryview(pool.empty(1000, np.int64))[10:20]
     view[:], tensor[:], raw[:] = 1, 2, np.full(10, 3).data
@@ -55,7 +49,7 @@ def test_a_view_or_a_tensor_keeps_its_memory() -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 511, 512, 513, 100_003])
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_outputs_start_on_a_line_of_the_cache(size: int, dtype: str) -> None:
-    pool = Pool()
+    pool = FreeList()
     held = [pool.empty(size, dtype) for _ in range(3)]
     for array in held:
         assert array.shape == (size,)
@@ -65,7 +59,7 @@ def test_outputs_start_on_a_line_of_the_cache(size: int, dtype: str) -> None:
         assert array.ctypes.data % 64 == 0
 
 
-@pytest.mark.parametrize("backend", ["numpy", "cpu"])
+@on_host
 def test_every_output_of_a_call_starts_on_a_line_of_the_cache(backend: str) -> None:
     for columns in (1, 7, 64, 1025):
         batch = MASKER(np.full((3, columns), 9), epoch=0, backend=backend, returns="decisions")
@@ -73,7 +67,7 @@ def test_every_output_of_a_call_starts_on_a_line_of_the_cache(backend: str) -> N
 
 
 def test_memory_that_nobody_holds_is_handed_out_again() -> None:
-    pool = Pool()
+    pool = FreeList()
     first = pool.empty(5000, np.int64)
     address = first.ctypes.data
     del first
@@ -84,7 +78,7 @@ def test_memory_that_nobody_holds_is_handed_out_again() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200_000), st.booleans()), max_size=40))
 def test_the_memory_held_is_bounded_and_never_shared(steps: list[tuple[int, bool]]) -> None:
-    pool = Pool(kept_bytes=1 << 19, largest_kept=1 << 17)
+    pool = FreeList(kept_bytes=1 << 19, largest_kept=1 << 17)
     alive: list[tuple[Array, int]] = []
     for number, (size, keep) in enumerate(steps):
         array = pool.empty(size, np.uint8)
@@ -97,20 +91,20 @@ def test_the_memory_held_is_bounded_and_never_shared(steps: list[tuple[int, bool
 
 
 def test_large_blocks_are_left_to_the_allocator() -> None:
-    pool = Pool(kept_bytes=1 << 20, largest_kept=1 << 12)
+    pool = FreeList(kept_bytes=1 << 20, largest_kept=1 << 12)
     pool.empty(1 << 16, np.uint8)
     assert pool.held_bytes == 0
 
 
 def test_more_than_the_bound_may_be_alive_but_is_not_held() -> None:
-    pool = Pool(kept_bytes=1 << 16, largest_kept=1 << 15)
+    pool = FreeList(kept_bytes=1 << 16, largest_kept=1 << 15)
     alive = [pool.empty(4096, np.uint8) for _ in range(100)]
     assert pool.held_bytes == 1 << 16
     assert len({array.ctypes.data for array in alive}) == 100
 
 
 def test_memory_of_one_size_makes_room_for_that_of_another() -> None:
-    pool = Pool(kept_bytes=1 << 16, largest_kept=1 << 15)
+    pool = FreeList(kept_bytes=1 << 16, largest_kept=1 << 15)
     small = [pool.empty(4096, np.uint8) for _ in range(16)]
     del small
     large = pool.empty(1 << 15, np.uint8)

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from support import on_host, run_python, same, some_ids
 
 import fastmask as fm
 from fastmask import threads
 
-Array = npt.NDArray[Any]
-
 VOCAB = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
 MASKER = fm.Masker(VOCAB, fm.Bernoulli(0.3), fm.Replace(0.4, 0.4), seed=7)
-
-on_host = pytest.mark.parametrize("backend", ["numpy", "cpu"])
-
-
-def some_ids(rows: int = 6, columns: int = 20) -> Array:
-    return np.random.default_rng(rows + columns).integers(1, 30, (rows, columns))
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def run_python(code: str, **environment: str) -> str:
-    """What a fresh process prints; its errors are the test's."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(fm.__file__).parents[1],
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 # Threads and backends.

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support import HOST, Array, all_same, on_every_backend, on_host, same
+from support import tiny_launches as tiny_launches
 
 import fastmask as fm
-from fastmask import supplied
-
-Array = npt.NDArray[Any]
-
-HOST = ("numpy", "cpu")
-CUDA = pytest.param(
-    "cuda",
-    marks=pytest.mark.skipif(
-        importlib.util.find_spec("numba_cuda") is None,
-        reason="numba-cuda is not installed: pip install numba-cuda",
-    ),
-)
-on_host = pytest.mark.parametrize("backend", HOST)
-on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])
-
-
-@pytest.fixture(autouse=True)
-def _small_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks of eight threads on a GPU: its simulator starts a thread for each, and they take turns."""
-    if "cuda" not in getattr(getattr(request.node, "callspec", None), "params", {}).values():
-        yield
-        return
-    from fastmask.kernels import cuda_launch
-
-    monkeypatch.setattr(cuda_launch, "THREADS", 8)
-    monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    yield
-    sys.setswitchinterval(before)
+from fastmask import host
 
 
 def apply(backend: str, *inputs: Any, **options: Any) -> tuple[Array, Array]:
@@ -61,15 +30,6 @@ def apply(backend: str, *inputs: Any, **options: Any) -> tuple[Array, Array]:
         same(np.asarray(x) if backend != "cuda" else x.copy_to_host(), copy)
     masked_ids, labels = done.values()
     return (masked_ids, labels) if backend != "cuda" else (masked_ids.copy_to_host(), labels.copy_to_host())
-
-
-def same(got: object, want: object) -> None:
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
-def all_same(got: tuple[Array, ...], want: tuple[Array, ...]) -> None:
-    for one, other in zip(got, want, strict=True):
-        same(one, other)
 
 
 def some_inputs(shape: tuple[int, ...] = (3, 7)) -> tuple[Array, Array, Array, Array]:
@@ -181,24 +141,18 @@ def test_any_decisions_are_carried_out_one_by_one(data: st.DataObject, shape: tu
         all_same(apply(backend, ids, positions, probs, tokens), want)
 
 
-@on_every_backend
-def test_backends_are_equal(backend: str) -> None:
-    inputs = some_inputs((5, 41))
-    all_same(apply(backend, *inputs), plain(*inputs))
-
-
 def test_ranges_of_a_big_batch_give_the_bits_of_a_serial_one(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = some_inputs((512, 1031))
     want = apply("numpy", *inputs)
     for ranges in (1, 2, 8):
-        monkeypatch.setattr(supplied, "plan_ranges", lambda cells, ranges=ranges: (ranges, "for the test"))
+        monkeypatch.setattr(host, "plan_ranges", lambda cells, ranges=ranges: (ranges, "for the test"))
         all_same(apply("cpu", *inputs), want)
 
 
 def test_numbas_thread_mask_is_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     import numba
 
-    monkeypatch.setattr(supplied, "plan_ranges", lambda cells: (2, "for the test"))
+    monkeypatch.setattr(host, "plan_ranges", lambda cells: (2, "for the test"))
     before = numba.get_num_threads()
     apply("cpu", *some_inputs((64, 128)))
     assert numba.get_num_threads() == before
@@ -284,7 +238,9 @@ def test_another_dtype_is_a_type_error(backend: str, place: int, dtype: Any) -> 
 def test_shapes_that_differ_are_a_value_error(backend: str, place: int, shape: tuple[int, ...]) -> None:
     inputs = list(some_inputs((2, 3)))
     inputs[place] = some_inputs(shape)[place]
-    with pytest.raises(ValueError, match=re.escape(f"{NAMES[place]} has shape {shape}, but token_ids (2, 3)")):
+    with pytest.raises(
+        ValueError, match=re.escape(f"{NAMES[place]} has shape {shape}, but token_ids has shape (2, 3)")
+    ):
         apply(backend, *inputs)
 
 

@@ -18,7 +18,7 @@ P = Annotated[float, typer.Option("--p", help="Probability that a token is selec
 Mask = Annotated[float, typer.Option("--mask", help="Share of the selected that become MASK.")]
 Random = Annotated[float, typer.Option("--random", help="Share of the selected that become a random token.")]
 Seed = Annotated[int, typer.Option(help="Seed of the masks.")]
-Epoch = Annotated[int, typer.Option(help="Another epoch draws other masks.")]
+Epoch = Annotated[int, typer.Option(min=0, max=(1 << 24) - 1, help="Another epoch draws other masks.")]
 
 
 class RawType(StrEnum):

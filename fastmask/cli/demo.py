@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,11 @@ from rich.table import Column, Table
 import fastmask as fm
 from fastmask.cli import sentences
 from fastmask.cli.errors import RefusedError, refusals
-from fastmask.cli.places import Place, places
+from fastmask.cli.places import places
 from fastmask.cli.text import Rows, Words, read_text, rows_of, sentences_of, words_from, words_of
 from fastmask.cli.timing import Masked, Setting, Timing, difference, mask_all, time_backend, time_plain
 from fastmask.cli.units import amount, seconds
+from fastmask.kernels.fate import KEPT, MASKED, RANDOM
 
 LEAST_TOKENS = 1 << 20  # a shorter text is repeated, for times that can be measured
 DISAGREED = 1
@@ -48,32 +50,24 @@ def demo(request: Request) -> None:
     text = rows_of(parts, words, request.row_length)
     setting = Setting(text.repeated(LEAST_TOKENS), _masker(request, words), request.epoch)
     console.print(_describe(text, setting.rows, words))
-    here, absent = places()
-    masked, timings = _mask_and_time(setting, here, request.seconds)
-    reference = masked[here[0].label]
+    masked, timings, notes = _mask_and_time(setting, request.seconds)
+    reference = next(iter(masked.values()))
     _show_sentences(console, request.sentences, setting.rows, words, reference)
     console.print(_rates(setting, reference))
     _require_agreement(console, setting.rows, masked)
     console.print(_speeds(setting.rows.tokens, timings))
-    for place in here:
-        if place.backend == "cpu":
-            batch = setting.rows.ids[: timings[place.label].batch_rows]
-            reason = setting.masker.explain_backend(batch).removeprefix("cpu: ")
-            console.print(f"{place.label}: {reason}", style="dim", markup=False)
-    for name, reason in absent.items():
-        console.print(f"{name} is not here: {reason}", style="dim", markup=False)
+    for note in notes:
+        console.print(note, style="dim", markup=False)
 
 
 def _masker(request: Request, words: Words) -> fm.Masker:
     with refusals():
-        masker = fm.Masker(
+        return fm.Masker(
             fm.Vocab(words.size, words.mask, words.pad, words.special),
             select=fm.Bernoulli(request.p),
             replace=fm.Replace(mask=request.mask, random=request.random),
             seed=request.seed,
         )
-        masker(np.empty((0, 1), np.int64), epoch=request.epoch, sample_ids=0)
-    return masker
 
 
 def _describe(text: Rows, repeated: Rows, words: Words) -> str:
@@ -85,21 +79,28 @@ def _describe(text: Rows, repeated: Rows, words: Words) -> str:
     return f"{once} with {padding:.1%} padding\n" + (f"{again}\n" if times > 1 else "")
 
 
-def _mask_and_time(
-    setting: Setting, here: Sequence[Place], limit: float
-) -> tuple[dict[str, Masked], dict[str, Timing]]:
-    """Results and timings by the label of a place, and the timing of plain NumPy."""
-    share = limit / (len(here) + 1)
+def _mask_and_time(setting: Setting, limit: float) -> tuple[dict[str, Masked], dict[str, Timing], list[str]]:
+    """Results and timings by the label of a place, the reference first, and notes on how each place masks, or why not.
+
+    The timings hold plain NumPy's as well. What runs in parallel is asked while the thread of the status is there.
+    """
     masked: dict[str, Masked] = {}
     timings: dict[str, Timing] = {}
-    with Console(stderr=True).status("") as status:
+    notes: list[str] = []
+    with Console(stderr=True).status("") as status, refusals():
+        here, absent = places(setting.rows.ids.size)
+        share = limit / (len(here) + 1)
         for place in here:
-            status.update(f"masking with {place.label}")
-            timings[place.label] = time_backend(setting, place, share)
+            masking = f"masking with {place.label}"
+            status.update(masking if place.backend == "numpy" else f"{masking}: compiling kernels, once")
+            timings[place.label] = time_backend(setting, place, share, partial(status.update, masking))
             masked[place.label] = mask_all(setting, place)
+            if place.backend == "cpu":
+                batch = setting.rows.ids[: timings[place.label].batch_rows]
+                notes.append(f"{place.label}: {setting.masker.explain_backend(batch).removeprefix('cpu: ')}")
         status.update(f"masking with {PLAIN}")
         timings[PLAIN] = time_plain(setting, share)
-    return masked, timings
+    return masked, timings, notes + [f"{name} is not here: {reason}" for name, reason in absent.items()]
 
 
 def _show_sentences(console: Console, count: int, rows: Rows, words: Words, masked: Masked) -> None:
@@ -125,9 +126,9 @@ def _rates(setting: Setting, masked: Masked) -> Table:
     table = Table(*columns, title="Rates", title_justify="left")
     lines = [
         ("selected", select.p, selected, candidates),
-        ("  masked", replace.mask, int(counts[sentences.MASK]), selected),
-        ("  replaced", replace.random, int(counts[sentences.RANDOM]), selected),
-        ("  kept", replace.kept, int(counts[sentences.KEPT]), selected),
+        ("  masked", replace.mask, int(counts[MASKED]), selected),
+        ("  replaced", replace.random, int(counts[RANDOM]), selected),
+        ("  kept", replace.kept, int(counts[KEPT]), selected),
     ]
     for name, asked, found, among in lines:
         chance = math.sqrt(asked * (1 - asked) / among) if among else 0.0
@@ -137,13 +138,10 @@ def _rates(setting: Setting, masked: Masked) -> Table:
 
 
 def _require_agreement(console: Console, rows: Rows, masked: dict[str, Masked]) -> None:
-    (name, reference), *others = masked.items()
+    (name, reference), *others = masked.items()  # the cpu backend is always among them
     for other, got in others:
         if (found := difference(got, reference)) is not None:
             raise RefusedError(f"{other} and {name} differ in {found}", DISAGREED)
-    if not others:
-        console.print(f"{name} is the only backend here: nothing to compare\n")
-        return
     what = f"all {rows.tokens:,} tokens: ids, labels, decisions"
     console.print(f"{'; '.join(masked)}: they agree bit for bit on {what}\n", style="bold")
 

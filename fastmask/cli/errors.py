@@ -11,6 +11,7 @@ import typer
 
 REFUSED = 2
 INTERRUPTED = 130
+REFUSALS = (ValueError, TypeError, OverflowError, RuntimeError)  # what the library raises at a wrong argument or place
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]  # Click's, wherever this typer takes Click from
 
 
@@ -24,10 +25,10 @@ class RefusedError(Exception):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """A ValueError or TypeError raised inside is a RefusedError: put it around the library's checks only."""
+    """What the library refuses inside is a RefusedError: put it around the library's checks and calls only."""
     try:
         yield
-    except (ValueError, TypeError) as error:
+    except REFUSALS as error:
         raise RefusedError(str(error)) from error
 
 

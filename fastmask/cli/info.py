@@ -8,11 +8,11 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import fastmask as fm
+from fastmask.cli.machine import cores, package_version, processor
 from fastmask.threads import threading_layer
 
 PACKAGES = (
@@ -42,13 +42,13 @@ def collect() -> Report:
         "stream version": fm.STREAM_VERSION,
         "backends": {name: _backend(backend) for name, backend in fm.backends().items()},
         "threads": fm.get_num_threads(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "threading layer": threading_layer() or "none",
         "kernel cache": cache_folder(),
         "devices": devices(),
         "python": f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
         "platform": f"{platform.platform()} {processor()}",
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": {name: found for name in PACKAGES if (found := package_version(name)) is not None},
         "settings": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SETTINGS)},
     }
 
@@ -74,15 +74,8 @@ def _lines(report: Mapping[str, Any], indent: str = "") -> list[tuple[str, Any]]
     return lines
 
 
-def _backend(backend: Any) -> str:
+def _backend(backend: fm.Backend) -> str:
     return "available" if backend.available else f"not available: {backend.reason}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def cache_folder() -> str:
@@ -108,10 +101,3 @@ def devices() -> list[str]:
     if driver.is_file():
         models.append(driver.read_text().splitlines()[0])
     return models
-
-
-def processor() -> str:
-    """The name of the processor, where the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")

@@ -17,12 +17,13 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TaskProgressColumn,
+    TextColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
 import fastmask as fm
-from fastmask.cli.errors import RefusedError
+from fastmask.cli.errors import REFUSALS, RefusedError
 from fastmask.cli.source import IntArray, Source
 from fastmask.cli.target import NAMES, Target, target
 from fastmask.cli.units import amount
@@ -66,11 +67,11 @@ class Job:
             target(folder, self.source.shape, force=force) as files,
             _progress() as progress,
         ):
-            task = progress.add_task("masking", total=tokens)
+            task = progress.add_task("compiling kernels, once", total=tokens)  # within the first call
             selected = 0
             for piece in self._pieces():
                 selected += self._mask(piece, files)
-                progress.advance(task, piece.tokens)
+                progress.update(task, advance=piece.tokens, description="masking")
         return selected
 
     def _check(self, folder: Path) -> None:
@@ -93,7 +94,7 @@ class Job:
                 position_offset=piece.offset or 0,
                 returns=("num_masked",),
             )
-        except (ValueError, TypeError) as error:
+        except REFUSALS as error:
             raise self._refusal(piece, ids, error) from error
         files.append(batch.input_ids, batch.labels)
         return int(batch.num_masked.sum())
@@ -169,5 +170,5 @@ class _Rate(ProgressColumn):
 def _progress() -> Progress:
     """A bar on stderr where that is a terminal, else nothing."""
     console = Console(stderr=True)
-    columns = (BarColumn(), TaskProgressColumn(), _Rate(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

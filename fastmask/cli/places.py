@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import fastmask as fm
+from fastmask.threads import plan_ranges
 
 CACHE_TOKENS = 1 << 17  # a batch as data loaders make them: 256 rows of 512
 
@@ -26,15 +27,16 @@ class Place:
     wait: Callable[[], None] = lambda: None
 
 
-def places() -> tuple[list[Place], dict[str, str]]:
-    """The places to mask in, the reference first, and why the other backends have none.
+def places(cells: int) -> tuple[list[Place], dict[str, str]]:
+    """The places to mask an array of so many cells in, the reference first, and why other backends have none.
 
-    The CPU has two: batches of a data loader's size, and everything at once, where its threads come in.
+    The CPU has two where it masks all cells in parallel: batches of a data loader's size, and everything at once.
     """
-    here = [Place("numpy (reference)", "numpy", CACHE_TOKENS)]
+    here = [Place("numpy (reference)", "numpy", CACHE_TOKENS), Place("cpu", "cpu", CACHE_TOKENS)]
+    threads, _ = plan_ranges(cells)
+    if threads > 1:
+        here.append(Place(f"cpu, {threads} threads", "cpu", None))
     absent = {name: backend.reason for name, backend in fm.backends().items() if not backend.available}
-    if "cpu" not in absent:
-        here += [Place("cpu", "cpu", CACHE_TOKENS), Place("cpu, all at once", "cpu", None)]
     if "cuda" not in absent:
         place = _of("cupy", _cupy) or _of("torch", _torch)
         if place is None:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from fastmask.cli.text import Rows, Words
 from fastmask.cli.timing import Masked
+from fastmask.kernels.fate import KEPT, MASKED, RANDOM, UNTOUCHED
 
-UNTOUCHED, MASK, RANDOM, KEPT = range(4)
-STYLES = {MASK: "bold cyan", RANDOM: "bold magenta", KEPT: "bold green"}
+STYLES = {MASKED: "bold cyan", RANDOM: "bold magenta", KEPT: "bold green"}
 LOOKED_AT = 2000  # sentences
 CLOSING = frozenset(".,;:!?)]}")
 
@@ -17,7 +17,7 @@ CLOSING = frozenset(".,;:!?)]}")
 def legend(arrow: str) -> Text:
     """What the marks mean."""
     return Text.assemble(
-        ("[MASK]", STYLES[MASK]),
+        ("[MASK]", STYLES[MASKED]),
         " masked   ",
         (f"original{arrow}random", STYLES[RANDOM]),
         " replaced   ",
@@ -33,7 +33,7 @@ def sentence(row: int, first: int, last: int, rows: Rows, words: Words, masked: 
         original = words.spell(int(rows.ids[row, column]))
         fate = int(masked.decisions[row, column])
         new = words.spell(int(masked.input_ids[row, column]))
-        marked = {MASK: "[MASK]", RANDOM: f"{original}{arrow}{new}", KEPT: f"{original}="}
+        marked = {MASKED: "[MASK]", RANDOM: f"{original}{arrow}{new}", KEPT: f"{original}="}
         if column > first and not (fate == UNTOUCHED and original in CLOSING):
             line.append(" ")
         line.append(marked.get(fate, original), STYLES.get(fate))

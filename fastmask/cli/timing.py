@@ -70,8 +70,8 @@ def mask_all(setting: Setting, place: Place) -> Masked:
     return Masked(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def time_backend(setting: Setting, place: Place, limit: float) -> Timing:
-    """How long a backend takes, its arrays in place and its outputs given."""
+def time_backend(setting: Setting, place: Place, limit: float, compiled: Callable[[], object]) -> Timing:
+    """How long a backend takes, its arrays in place and outputs given; `compiled` is called after its first call."""
     borders = list(setting.batches(place.batch_tokens))
     batches = [
         (first, place.bring(setting.rows.ids[first:last]), place.bring(setting.rows.lengths[first:last]))
@@ -93,7 +93,7 @@ def time_backend(setting: Setting, place: Place, limit: float) -> Timing:
             )
         place.wait()
 
-    return _measure(run, limit, borders[0][1])
+    return _measure(run, limit, borders[0][1], compiled)
 
 
 def time_plain(setting: Setting, limit: float) -> Timing:
@@ -121,9 +121,12 @@ def time_plain(setting: Setting, limit: float) -> Timing:
     return _measure(run, limit, borders[0][1])
 
 
-def _measure(run: Callable[[int | None], None], limit: float, batch_rows: int) -> Timing:
+def _measure(
+    run: Callable[[int | None], None], limit: float, batch_rows: int, compiled: Callable[[], object] = lambda: None
+) -> Timing:
     """Times run(1), the first batch, then run(None), all of them, until `limit` seconds, at least once."""
     first = _seconds(lambda: run(1))
+    compiled()
     taken: list[float] = []
     end = time.perf_counter() + limit
     while not taken or (len(taken) < MOST_RUNS and time.perf_counter() + taken[-1] < end):

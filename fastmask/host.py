@@ -1,0 +1,76 @@
+"""A call on arrays in host memory: by the NumPy reference, or by the CPU kernels, serial or parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastmask import buffers, validate
+from fastmask.arrays import as_kind_of, to_host
+from fastmask.batch import MaskedBatch
+from fastmask.call import Arguments, Outputs
+from fastmask.dispatch import host_kernels
+from fastmask.outputs import GivenOutputs, fresh_outputs, parts_of
+from fastmask.threads import parallel_region, plan_ranges
+
+if TYPE_CHECKING:
+    from fastmask.masker import Masker
+
+
+def mask(
+    masker: Masker, backend: str, input_ids: Any, arguments: Arguments, out: Any, names: frozenset[str]
+) -> MaskedBatch:
+    """The masked batch; ValueError where an id is out of range."""
+    plan, kernels = masker.plan, host_kernels(backend)
+    ids = validate.checked_ids(input_ids)
+    call = validate.host_call(plan, ids, kernels.real_runs, arguments)
+    given = None
+    if out is None:
+        outputs = fresh_outputs(call, masker.id_dtype or validate.output_dtype(ids.dtype), masker.label_dtype, names)
+    else:
+        given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
+        outputs = given.outputs(call, names)
+        call.in_place = given.in_place and ids.flags.c_contiguous
+    good = not call.in_place or validate.ids_in_range(ids, plan.size)  # before they are overwritten
+    if ids.size and not (good and run(kernels.mask_batch, backend, ids.size, plan, call, outputs)):
+        raise validate.id_error(ids, plan.size)
+    if given is not None:
+        given.fill(outputs)
+    return _as_given(input_ids, out, ids.shape, outputs, backend)
+
+
+def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:
+    """What the operation of a backend returns, run in ranges where that gains and is safe."""
+    ranges = plan_ranges(cells)[0] if backend == "cpu" else 1
+    if ranges == 1:
+        return operation(*arguments)
+    with parallel_region() as entered:
+        return operation(*arguments, ranges if entered else 1)
+
+
+def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
+    """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
+    ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
+    decisions = None if done.decisions is None else done.decisions.reshape(shape)
+    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend)
+    if type(input_ids) is not np.ndarray:
+        for name in ("input_ids", "labels", "decisions", "num_masked"):
+            setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))
+    return batch
+
+
+def apply_supplied(
+    backend: str, arrays: dict[str, Any], mask_token_id: int, borders: tuple[float, float], check: bool
+) -> dict[str, Any]:
+    """The decisions carried out; with check, ValueError where a probability is not in [0, 1]."""
+    host = {name: to_host(name, x, "token_ids") for name, x in arrays.items()}
+    validate.check_supplied(host)
+    if check:
+        validate.check_probabilities("replace_probs", host["replace_probs"])
+    flat = [np.ascontiguousarray(x, x.dtype.newbyteorder("=")).reshape(-1) for x in host.values()]
+    size, shape = flat[0].size, host["token_ids"].shape
+    done = {name: buffers.empty(size, np.int64) for name in ("masked_ids", "labels")}
+    run(host_kernels(backend).apply_supplied, backend, size, *flat, mask_token_id, borders, *done.values())
+    return {name: as_kind_of(arrays["token_ids"], x.reshape(shape)) for name, x in done.items()}
