@@ -1,4 +1,4 @@
-"""The CPU backend: each operation once, compiled twice (serial, and parallel over ranges of tiles)."""
+"""The CPU backend: each operation from one source; those that gain from threads are compiled twice, as twins."""
 
 import functools
 
@@ -20,7 +20,7 @@ from fastmask.kernels.cpu_range import (
 )
 from fastmask.kernels.cpu_tile import TILE
 
-LINE = 8  # int64 per cache line: what threads write lies that far apart
+INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
 NO_LONGS, NO_INTEGERS = np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -38,8 +38,8 @@ def mask_batch_kernel(
     objective = Objective(plan, runs, pool, cumulative)
     target = Target(input_ids, labels, decisions, num_masked, in_place)
     num_masked[:] = 0
-    begun = np.zeros((ranges, LINE), np.int64)
-    seen = np.zeros((ranges, LINE), np.int64)
+    begun = np.zeros((ranges, INT64_PER_LINE), np.int64)
+    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = (ids.size // TILE // ranges + 1) * TILE
     for k in prange(ranges):
         low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
@@ -68,18 +68,19 @@ def content_weights_kernel(weights):
 
 def real_runs_kernel(attention_mask, row_length, starts, lengths):
     """starts[r], lengths[r]: the run of ones of row r. The flat index of the first cell that belongs to none, or -1."""
+    padding, real = attention_mask.dtype.type(0), attention_mask.dtype.type(1)
     for r in range(starts.size):
         first = np.int64(r) * row_length
         start = first
-        while start < first + row_length and attention_mask[start] == 0:
+        while start < first + row_length and attention_mask[start] == padding:
             start += 1
         end = start
-        while end < first + row_length and attention_mask[end] == 1:
+        while end < first + row_length and attention_mask[end] == real:
             end += 1
         for j in range(end, first + row_length):
-            if attention_mask[j] != 0:
+            if attention_mask[j] != padding:
                 return j
-        starts[r] = start - first if end > start else 0
+        starts[r] = start - first if end > start else np.int64(0)
         lengths[r] = end - start
     return np.int64(-1)
 
@@ -182,7 +183,7 @@ def content_ids(plan, call):
 
 
 def mask_batch(plan, call, out, ranges=1):
-    """The batch of a Call is masked into an Outputs; True iff every id is in range.
+    """True iff every id of a Call is in range; the Outputs then hold the masked batch.
 
     With ranges > 1 so many ranges of tiles are the work of Numba's threads; the bits are the same.
     """

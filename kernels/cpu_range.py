@@ -32,7 +32,7 @@ from fastmask.kernels.cpu_tile import (
 ONE, TWO = np.uint64(1), np.uint64(2)
 NO_PAD = np.uint64(layout.NO_PAD)
 GROUP_TOKENS = 4 * GROUP
-_finish = inline(fate.finish)
+_mix = inline(fate.mix)
 _spread = inline(fate.spread)
 _nest = inline(fate.nest)
 
@@ -40,7 +40,7 @@ _nest = inline(fate.nest)
 @inline
 def content_weight(position):
     """The factor of the token at a position in the content id."""
-    return _finish(_spread(position))
+    return _mix(_spread(position))
 
 
 @njit
@@ -52,7 +52,7 @@ def content_id(tokens, weights):
         total += (np.uint64(tokens[j]) + ONE) * weights[j]
     for j in range(known, tokens.size):
         total += (np.uint64(tokens[j]) + ONE) * content_weight(np.uint64(j))
-    return _finish(total)
+    return _mix(total)
 
 
 @njit
@@ -192,6 +192,33 @@ def _count_selected(num_masked, begun, low, firsts, draws, t_select, pieces, scr
             num_masked[row] += count
 
 
+@inline
+def _exclude(batch, runs, marks, tile, out, labels, draws, source, ignore_index):
+    """Cells of a tile become untouched where the caller marked them, or where a further run holds their id."""
+    if batch.special_tokens_mask.size > 0:
+        copy_tile(marks, batch.special_tokens_mask[tile : tile + marks.size])
+    else:
+        marks[:] = np.uint8(0)
+    for run in range(RUNS_IN_ONE_PASS, runs.shape[0]):
+        mark_run(marks, source, runs[run, 0], runs[run, 1])
+    restore(out, labels, draws, source, marks, ignore_index)
+
+
+@inline
+def _finish_tile(target, objective, scratch, tile, n, out, t_mask, t_random, t_select):
+    """The random tokens of a tile of n cells are drawn, and what is not yet in the target is brought there."""
+    draws = scratch.draws
+    if t_random > t_mask:
+        whole = (n + 63) & ~63  # `find_random` reads whole groups
+        draws[n:whole] = NEVER
+        count = find_random(scratch.found, draws[:whole], t_mask, t_random)
+        write_random(out, scratch.found, count, scratch.words, scratch.piece_ends, scratch.piece_shifts, objective)
+    if target.in_place:
+        copy_tile(target.input_ids[tile : tile + n], out)
+    if target.decisions.size > 0:
+        write_decisions(target.decisions[tile : tile + n], draws[:n], t_mask, t_random, t_select)
+
+
 @njit(_nrt=False)  # see `inline`; so nothing can be allocated in here
 def mask_range(low, high, batch, objective, target, scratch, begun):
     """The flat cells low .. high - 1 of the target are written; negative iff one holds an id out of range.
@@ -255,25 +282,10 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
         if cell < n:
             seen |= copy_padding(out[cell:], labels[cell:], draws[cell:n], source[cell:], top, ignore_index)
         if marked:
-            marks = scratch.marks[:n]
-            if batch.special_tokens_mask.size > 0:
-                copy_tile(marks, batch.special_tokens_mask[tile : tile + n])
-            else:
-                marks[:] = 0
-            for run in range(RUNS_IN_ONE_PASS, runs.shape[0]):
-                mark_run(marks, source, runs[run, 0], runs[run, 1])
-            restore(out, labels, draws[:n], source, marks, ignore_index)
+            _exclude(batch, runs, scratch.marks[:n], tile, out, labels, draws[:n], source, ignore_index)
         if own_rates:
             t_mask, t_random, t_select = CLASSES
-        if t_random > t_mask:
-            whole = (n + 63) & ~63
-            draws[n:whole] = NEVER
-            count = find_random(scratch.found, draws[:whole], t_mask, t_random)
-            write_random(out, scratch.found, count, words, scratch.piece_ends, scratch.piece_shifts, objective)
-        if target.in_place:
-            copy_tile(target.input_ids[tile : tile + n], out)
-        if target.decisions.size > 0:
-            write_decisions(target.decisions[tile : tile + n], draws[:n], t_mask, t_random, t_select)
+        _finish_tile(target, objective, scratch, tile, n, out, t_mask, t_random, t_select)
         if target.num_masked.size > 0:
             _count_selected(target.num_masked, begun, low, firsts, draws, t_select, pieces, scratch)
     return seen

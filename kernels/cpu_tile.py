@@ -19,6 +19,8 @@ RUNS_IN_ONE_PASS = 2  # of special ids; real vocabularies have one to four
 NEVER = np.int32(0x7FFFFFFF)
 CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified draws
 ZERO, ONE, TWO, THREE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(64)
+UNTOUCHED, MASKED = np.uint8(fate.UNTOUCHED), np.uint8(fate.MASKED)
+RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
 S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
 
 # Inlined by LLVM, and without Numba's reference counts (`_nrt`): they would cost a third of the time.
@@ -27,7 +29,7 @@ _philox = inline(philox.philox)
 _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
 _mixed_of = inline(fate.mixed_of)
-_scatter = inline(fate.scatter)
+_pick_number = inline(fate.pick_number)
 _uniform = inline(fate.uniform)
 _pick = njit(fate.pick_function(njit(fate.count_not_above), _uniform))
 
@@ -141,9 +143,9 @@ def write_decisions(decisions, draws, t_mask, t_random, t_select):
     """0 untouched, 1 MASK, 2 random, 3 kept."""
     for j in range(draws.size):
         draw = draws[j]
-        kept = np.uint8(3) if draw < t_select else np.uint8(0)
-        moved = np.uint8(2) if draw < t_random else kept
-        decisions[j] = np.uint8(1) if draw < t_mask else moved
+        kept = KEPT if draw < t_select else UNTOUCHED
+        moved = RANDOM if draw < t_random else kept
+        decisions[j] = MASKED if draw < t_mask else moved
 
 
 @inline
@@ -181,13 +183,13 @@ def find_random(found, draws, t_mask, t_random):
 
 
 @inline
-def _pick_number(words, slot):
+def _pick_number_at(words, slot):
     """The x of a pick: the second number of the token whose word stands at the slot."""
     block = slot & ~LANE
     w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
     w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
     extra = _extra_of(w0, w1, w2, w3, slot & LANE)
-    return _scatter(_mixed_of(_draw_of(np.uint64(words[slot])), extra))
+    return _pick_number(_mixed_of(_draw_of(np.uint64(words[slot])), extra))
 
 
 @inline
@@ -211,7 +213,7 @@ def write_random(out, found, count, words, ends, shifts, objective):
         j = np.int64(found[i])
         while j >= ends[piece]:
             piece += 1
-        x = _pick_number(words, np.uint64(j + shifts[piece]))
+        x = _pick_number_at(words, np.uint64(j + shifts[piece]))
         cell = np.uint64(j)
         if weighted or exclude:
             out[cell] = _pick(x, np.uint64(out[cell]), pool, objective.cumulative, size, weighted, exclude)

@@ -41,7 +41,7 @@ _philox = device(philox.philox)
 _draw_of = device(fate.draw_of)
 _extra_of = device(fate.extra_of)
 _mixed_of = device(fate.mixed_of)
-_scatter = device(fate.scatter)
+_scattered = device(fate.pick_number)
 _nest = device(fate.nest)
 _pick = device(fate.pick_function(device(fate.count_not_above), device(fate.uniform)))
 
@@ -99,7 +99,7 @@ def _pick_number(words, slot):
     at = slot >> TWO
     w0, w1 = np.uint64(words[at]), np.uint64(words[at + PITCH])
     w2, w3 = np.uint64(words[at + PITCH * TWO]), np.uint64(words[at + PITCH * THREE])
-    return _scatter(_mixed_of(_draw_of(_word_of(words, slot)), _extra_of(w0, w1, w2, w3, slot & THREE)))
+    return _scattered(_mixed_of(_draw_of(_word_of(words, slot)), _extra_of(w0, w1, w2, w3, slot & THREE)))
 
 
 def mask_tokens(

@@ -16,7 +16,7 @@ ZERO, ONE = np.uint64(0), np.uint64(1)
 RAISED = np.uint32(1)
 NEVER, ALWAYS = np.uint32(0), np.float64(1 << 24)  # the thresholds of probability 0 and 1
 
-_finish = device(fate.finish)
+_mix = device(fate.mix)
 _spread = device(fate.spread)
 
 
@@ -92,11 +92,11 @@ def sum_content(ids, starts, lengths, sample_ids, given, rows, row_length):
         length = np.uint64(lengths[row]) if given & LENGTHS else row_length
         total, position = ZERO, me
         while position < length:
-            total += (np.uint64(ids[first + position]) + ONE) * _finish(_spread(position))
+            total += (np.uint64(ids[first + position]) + ONE) * _mix(_spread(position))
             position += np.uint64(cuda.blockDim.x)
         total = block_sum(total, cells)
         if me == ZERO:
-            sample_ids[row] = _finish(total)
+            sample_ids[row] = _mix(total)
         row += np.uint64(cuda.gridDim.x)
 
 

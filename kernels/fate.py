@@ -33,7 +33,7 @@ def mixed_of(draw, extra):
     return (draw * GOLDEN + extra) & LOW
 
 
-def scatter(mixed):
+def pick_number(mixed):
     """The x of a pick: mixed, multiplied once more."""
     return (mixed * GOLDEN) & LOW
 
@@ -90,7 +90,7 @@ def pick_function(count_not_above, uniform):
     return pick
 
 
-def finish(z):
+def mix(z):
     """The finalizer of the content id: a bijection of 64 bits that spreads every bit (mix of SplitMix64)."""
     z = z ^ (z >> np.uint64(30))
     z = z * np.uint64(0xBF58476D1CE4E5B9)
@@ -100,5 +100,5 @@ def finish(z):
 
 
 def spread(position):
-    """The argument of `finish` that gives the content weight of a position: (position + 1) * 2^64 / golden ratio."""
+    """The argument of `mix` that gives the content weight of a position: (position + 1) * 2^64 / golden ratio."""
     return (position + ONE) * np.uint64(0x9E3779B97F4A7C15)
