@@ -162,7 +162,7 @@ def find_random(found, draws, t_mask, t_random):
     """found[0:n] are the cells with t_mask <= draw < t_random, ascending; draws come in whole groups of 64.
 
     A group rarely holds more than LIKELY of them: so many are written without asking, since a branch that cannot be
-    foretold costs more than a store that is overwritten. found needs LIKELY places to spare.
+    foretold costs more than a store that is overwritten. None leaves found: before group g, n is at most 64 g.
     """
     n = ZERO
     bits = draws.view(np.uint32)
