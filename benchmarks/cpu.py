@@ -24,8 +24,9 @@ NOTES = """\
   ratio is taken within a round.
 - GB/s counts ids read, ids written and labels written. "Of a copy": the speed as a fraction of np.copyto of
   the ids into both outputs. Tokens include padding.
-- Banded and sparse NumPy are those of benchmarks/baselines.py, run with malloc warm; banded is what the demo calls plain. Hugging Face is
-  `DataCollatorForLanguageModeling.numpy_mask_tokens` with the special tokens mask ready."""
+- Banded and sparse NumPy are those of benchmarks/baselines.py, run with malloc warm; banded is what the demo
+  calls plain. Hugging Face is `DataCollatorForLanguageModeling.numpy_mask_tokens` with the special tokens mask
+  ready."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ CUDA = pytest.param(
     ],
 )
 on_host = pytest.mark.parametrize("backend", HOST)
-on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])  # in a module that imports tiny_launches
+on_cuda = pytest.mark.parametrize("backend", [CUDA])  # in a module that imports tiny_launches
+on_every_backend = pytest.mark.parametrize("backend", [*HOST, CUDA])  # likewise
 
 POISON = 0x5A5A5A5A
 
@@ -55,7 +56,7 @@ SCATTERED = Vocab(60, 4, None, (1, 8, 9, 30, 59))  # five runs of special ids
 
 
 @contextmanager
-def small_launches() -> Iterator[None]:
+def small_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks and grids so small that a few cells cross their borders, and threads that take turns quickly.
 
     The simulator starts a thread for each of the device's, and its main thread polls: with Python's interval
@@ -63,21 +64,20 @@ def small_launches() -> Iterator[None]:
     """
     from fastmask.kernels import cuda_launch
 
+    monkeypatch.setattr(cuda_launch, "THREADS", 8)
+    monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
+    monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
     before = sys.getswitchinterval()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_launch, "THREADS", 8)
-        patch.setattr(cuda_launch, "WIDTHS", (2, 4))
-        patch.setattr(cuda_launch, "MAX_BLOCKS", 2)
-        sys.setswitchinterval(1e-4)
-        yield
-        sys.setswitchinterval(before)
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(autouse=True)
-def tiny_launches(request: pytest.FixtureRequest) -> Iterator[None]:
+def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small launches for the tests with "cuda" among their parameters."""
     parameters = getattr(getattr(request.node, "callspec", None), "params", {})
-    with small_launches() if "cuda" in parameters.values() else nullcontext():
+    with small_launches(monkeypatch) if "cuda" in parameters.values() else nullcontext():
         yield
 
 

@@ -33,9 +33,9 @@ OFFSETS = np.array([0, 1, 2, 3, 4, 7, (1 << 34) - 64], np.uint64)
 
 
 @pytest.fixture(autouse=True)
-def tiny_launches() -> Iterator[None]:
+def tiny_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small launches for every test."""
-    with small_launches():
+    with small_launches(monkeypatch):
         yield
 
 

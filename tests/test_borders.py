@@ -87,8 +87,11 @@ def test_an_output_of_another_dtype_over_the_input_is_an_overlap() -> None:
 
 def test_offsets_reach_the_last_position_of_short_rows() -> None:
     masker = fm.Masker(SMALL, fm.Bernoulli(0.5))
-    given = {"lengths": [3, 0], "position_offset": [2**34 - 3, 2**34]}
-    batches = [masker(np.full((2, 8), 9), epoch=0, backend=backend, **given) for backend in ("numpy", "cpu")]
+    lengths, offsets = [3, 0], [2**34 - 3, 2**34]
+    batches = [
+        masker(np.full((2, 8), 9), epoch=0, lengths=lengths, position_offset=offsets, backend=backend)
+        for backend in ("numpy", "cpu")
+    ]
     np.testing.assert_array_equal(batches[0].labels, batches[1].labels, strict=True)
 
 
@@ -98,5 +101,5 @@ def test_ranges_are_capped_by_cells_and_workqueue_stays_serial(monkeypatch: pyte
     monkeypatch.setattr(threads, "threading_layer", lambda: "omp")
     assert threads.plan_ranges(threads.LEAST_CELLS)[0] == threads.LEAST_CELLS // threads.CELLS_PER_RANGE
     monkeypatch.setattr(threads, "threading_layer", lambda: "workqueue")
-    monkeypatch.setattr(threads.threading, "active_count", lambda: 2)
+    monkeypatch.setattr("threading.active_count", lambda: 2)
     assert threads.plan_ranges(threads.LEAST_CELLS)[0] == 1

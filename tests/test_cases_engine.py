@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Array, all_same, on_every_backend, on_host, run_python, same, some_ids
+from support import Array, all_same, on_cuda, on_every_backend, on_host, run_python, same, some_ids
 from support import tiny_launches as tiny_launches
 
 import fastmask as fm
@@ -225,7 +225,7 @@ def test_b89_a_million_cells_are_equal_on_both_backends_of_the_host(replace: fm.
     all_same(mask(law, ids, "cpu", rates=rates), mask(law, ids, "numpy", rates=rates))
 
 
-@pytest.mark.parametrize("backend", [CUDA])
+@on_cuda
 def test_b89_cells_are_equal_on_a_gpu(backend: str) -> None:
     ids = some_ids(8, 130)
     rates = [2.0**-24, 0.1, 0.15, 0.2, 1 / 3, 0.5, 0.85, 1.0]

@@ -116,13 +116,13 @@ def test_outputs_may_be_a_pair_a_mapping_or_an_earlier_batch(backend: str, kind:
 
 
 @pytest.fixture
-def to_device() -> Iterator[Callable[[Any], Any]]:
+def to_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], Any]]:
     """Copies an array to the GPU, whose launches are small."""
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip("numba-cuda is not installed: pip install numba-cuda")
     from numba import cuda
 
-    with small_launches():
+    with small_launches(monkeypatch):
         yield cuda.to_device
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from support import HOST, Array, all_same, on_every_backend, on_host, same
+from support import HOST, Array, all_same, on_cuda, on_every_backend, on_host, same
 from support import tiny_launches as tiny_launches
 
 import fastmask as fm
@@ -257,7 +257,7 @@ def test_a_probability_outside_0_to_1_is_named_even_where_no_position_is_chosen(
         apply(backend, ids, positions, probs, tokens)
 
 
-@pytest.mark.parametrize("backend", [CUDA])
+@on_cuda
 @pytest.mark.parametrize("bad", BAD)
 def test_a_probability_outside_0_to_1_is_found_on_a_gpu(backend: str, bad: float) -> None:
     ids, positions, probs, tokens = some_inputs((3, 4))
@@ -300,7 +300,7 @@ def test_other_arguments_are_named() -> None:
         fm.apply_mlm_mask(*inputs, backend="cuda")
 
 
-@pytest.mark.parametrize("backend", [CUDA])
+@on_cuda
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_arrays_in_other_memory_than_the_ids_are_refused(backend: str, place: int) -> None:
     from numba import cuda

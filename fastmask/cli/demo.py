@@ -87,13 +87,15 @@ def _mask_and_time(setting: Setting, limit: float) -> tuple[dict[str, Masked], d
     masked: dict[str, Masked] = {}
     timings: dict[str, Timing] = {}
     notes: list[str] = []
-    with Console(stderr=True).status("") as status, refusals():
-        here, absent = places(setting.rows.ids.size)
+    with Console(stderr=True).status("") as status:
+        with refusals():
+            here, absent = places(setting.rows.ids.size)
         share = limit / (len(here) + 1)
         for place in here:
             masking = f"masking with {place.label}"
             status.update(masking if place.backend == "numpy" else f"{masking}: compiling kernels, once")
-            timings[place.label] = time_backend(setting, place, share, partial(status.update, masking))
+            with refusals():
+                timings[place.label] = time_backend(setting, place, share, partial(status.update, masking))
             masked[place.label] = mask_all(setting, place)
             if place.backend == "cpu":
                 batch = setting.rows.ids[: timings[place.label].batch_rows]
