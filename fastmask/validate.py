@@ -244,10 +244,12 @@ def _exact_integers(name: str, x: Any, values: npt.NDArray[Any]) -> npt.NDArray[
     raise TypeError(f"{name} must be integers, got {values.dtype}")
 
 
-def fits(value: int, dtype: npt.DTypeLike) -> bool:
+def fits(value: int, dtype: np.dtype[Any]) -> bool:
     """True iff the integer dtype can hold the value."""
-    info = np.iinfo(np.dtype(dtype))
-    return bool(info.min <= value <= info.max)
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "u":
+        return 0 <= value < 1 << bits
+    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
 def host_call(plan: Plan, ids: Ids, real_runs: Any, given: Arguments) -> Call:
