@@ -31,14 +31,14 @@ def checked_returns(returns: Any) -> frozenset[str]:
 
 def parts_of(out: Any) -> tuple[Any, Any]:
     """The ids and the labels of `out`: a pair, a mapping with these names, or an earlier batch."""
+    if isinstance(out, (tuple, list)) and len(out) == 2:
+        return out[0], out[1]
     if isinstance(out, MaskedBatch):
         return out.input_ids, out.labels
     if isinstance(out, Mapping):
         if set(out) != {"input_ids", "labels"}:
             raise ValueError(f"out must hold input_ids and labels, got {sorted(map(str, out))}")
         return out["input_ids"], out["labels"]
-    if isinstance(out, (tuple, list)) and len(out) == 2:
-        return out[0], out[1]
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
 
 
