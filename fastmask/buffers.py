@@ -33,18 +33,19 @@ class FreeList:
         """A 1-D array of unspecified content that starts on a cache line and shares memory with no other array."""
         dtype = np.dtype(dtype)
         capacity = _capacity(size * dtype.itemsize)
-        # Never waited for: a signal handler may come while its own thread holds the lock.
-        if not self._lock.acquire(blocking=False):
-            block, offset = _new_block(capacity)
-            return np.ndarray((size,), dtype, block, offset)
+        entered = False
         try:
-            for block, offset in self._blocks.get(capacity, ()):
-                if sys.getrefcount(block) == UNUSED:
-                    return np.ndarray((size,), dtype, block, offset)
-            block, offset = self._add_block(capacity)
+            # Never waited for: a signal handler may come while its own thread holds the lock.
+            entered = self._lock.acquire(blocking=False)
+            if entered:
+                for block, offset in self._blocks.get(capacity, ()):
+                    if sys.getrefcount(block) == UNUSED:
+                        return np.ndarray((size,), dtype, block, offset)
+            block, offset = self._add_block(capacity) if entered else _new_block(capacity)
             return np.ndarray((size,), dtype, block, offset)
         finally:
-            self._lock.release()
+            if entered:
+                self._lock.release()
 
     def _add_block(self, capacity: int) -> tuple[npt.NDArray[np.uint8], int]:
         """A new block, kept where there is room."""
