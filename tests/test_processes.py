@@ -240,6 +240,8 @@ check()
 
 
 def test_a_child_that_imports_the_package_after_others_ran_numbas_threads_masks(script: Runner, layer: str) -> None:
+    if layer == "tbb" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("on one core any process that ran Numba's tbb threads and forked hangs at its exit")
     code = """
 import numba
 for name in [name for name in sys.modules if name.split(".")[0] == "fastmask"]:
