@@ -28,3 +28,8 @@ def _default_threads() -> Iterator[None]:
     from fastmask import threads
 
     threads._chosen = None
+
+
+# Once the environment is set: the fixtures of the tests that start processes.
+from support_cache import small_cache, warm_cache  # noqa: E402, F401
+from support_processes import costly_layer, layer, script, wanted  # noqa: E402, F401
