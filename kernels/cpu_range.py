@@ -142,9 +142,9 @@ def _line_aligned(size):
 
 @njit
 def make_scratch(target, rows):
-    """Memory for one tile: at worst each of its cells is a sample of its own, whose words fill a group of blocks."""
+    """Memory for one tile. Each sample in it may begin in the midst of a group of blocks and end in that of another."""
     most = min(rows, TILE)  # pieces of a tile
-    pairs = _line_aligned(2 * GROUP * (most + TILE // GROUP_TOKENS))
+    pairs = _line_aligned(2 * GROUP * (2 * most + TILE // GROUP_TOKENS))
     pieces = np.empty((3, most), np.int64)
     return Scratch(
         pairs=pairs,

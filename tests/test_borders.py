@@ -9,7 +9,8 @@ from support import BERT, SMALL, assert_same, expected, plan_of, poisoned
 import fastmask as fm
 from fastmask import threads
 from fastmask.call import Call
-from fastmask.kernels import cpu, fate, layout, reference
+from fastmask.kernels import cpu, cpu_range, fate, layout, reference
+from fastmask.kernels.cpu_tile import GROUP, TILE
 from fastmask.thresholds import threshold
 
 
@@ -103,3 +104,15 @@ def test_ranges_are_capped_by_cells_and_workqueue_stays_serial(monkeypatch: pyte
     monkeypatch.setattr(threads, "threading_layer", lambda: "workqueue")
     monkeypatch.setattr("threading.active_count", lambda: 2)
     assert threads.plan_ranges(threads.LEAST_CELLS)[0] == 1
+
+
+def test_the_words_of_a_tile_have_room_however_it_is_cut_into_samples() -> None:
+    nothing = np.empty(0, np.int64)
+    target = cpu_range.Target(nothing, nothing, np.empty(0, np.uint8), nothing, False)
+    for length in range(1, TILE + 1):
+        for rows in (TILE // length, -(-TILE // length), TILE):
+            pieces = [length] * min(rows, TILE // length)
+            if rows * length > TILE > sum(pieces):
+                pieces.append(TILE - sum(pieces))
+            used = sum((3 + piece + 4 * GROUP - 1) // (4 * GROUP) for piece in pieces)  # each in the last lane
+            assert used * 4 * GROUP <= cpu_range.make_scratch(target, rows).words.size, (length, rows)
