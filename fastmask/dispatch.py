@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastmask.arrays import describe, kind_of
-from fastmask.threads import guard_compiler_lock, plan_ranges
+from fastmask.threads import load_cpu_kernels, plan_ranges
 
 NAMES = ("numpy", "cpu", "cuda")
 
@@ -107,7 +107,7 @@ def host_kernels(backend: str) -> Any:
         from fastmask.kernels import reference
 
         return reference
-    guard_compiler_lock()
+    load_cpu_kernels()
     from fastmask.kernels import cpu
 
     return cpu

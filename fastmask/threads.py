@@ -168,13 +168,15 @@ def threading_layer() -> str | None:
 def _importable(layer: str) -> bool:
     module = {"tbb": "tbbpool", "omp": "omppool", "workqueue": "workqueue"}.get(layer)
     try:
-        importlib.import_module(f"numba.np.ufunc.{module}")
+        with _loading:
+            importlib.import_module(f"numba.np.ufunc.{module}")
     except ImportError:
         return False
     return True
 
 
-def guard_compiler_lock() -> None:
+def load_cpu_kernels() -> None:
     """Numba and the CPU kernels are imported; no fork happens meanwhile."""
     with _loading:
         importlib.import_module("fastmask.kernels.cpu")
+        importlib.import_module("numpy.ma")  # which Numba would import at the first call, where a fork may happen

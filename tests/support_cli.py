@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,9 +48,15 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 
 
 def spawn(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """Starts a command in a process of its own."""
+    """Starts a command in a process of its own, which Ctrl-C ends even where the tests run in the background."""
     command = [sys.executable, "-m", "fastmask", *map(str, arguments)]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=_heed_ctrl_c, **options
+    )
+
+
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets what it starts in the background ignore it
 
 
 def some_ids(shape: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> IntArray:

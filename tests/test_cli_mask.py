@@ -138,9 +138,13 @@ def test_a_killed_run_leaves_no_final_file_and_the_next_run_works(tmp_path: Path
     options = ("--dtype", "uint16", "--row-length", 64, "--vocab-size", 1000, "--mask-id", 103)
     process = spawn("mask", source, "--out", out, *options, "--chunk-rows", 1)
     unfinished = out / ".labels.npy.unfinished"
-    _wait_until(lambda: unfinished.exists() and unfinished.stat().st_size > 1 << 16, process)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    try:
+        _wait_until(lambda: unfinished.exists() and unfinished.stat().st_size > 1 << 16, process)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode in {-number, 128 + number}
     assert "Traceback" not in err
     left = sorted(os.listdir(out))

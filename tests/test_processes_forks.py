@@ -165,3 +165,20 @@ subprocess.run(["true"], preexec_fn=lambda: None, check=True)
 check()
 """
     script(code)
+
+
+def test_first_calls_import_only_where_no_fork_can_happen(script: Runner, layer: str) -> None:
+    code = """
+from fastmask import threads
+some_ids(SMALL)
+unguarded = []
+class Watcher:
+    def find_spec(self, name, path=None, target=None):
+        lock = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
+        if not (threads._loading._is_owned() or lock is not None and lock.is_locked()):
+            unguarded.append(name)  # its lock would be held for ever in a child
+sys.meta_path.insert(0, Watcher())
+check()
+print(*unguarded)
+"""
+    assert script(code, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb") == [""]
