@@ -6,7 +6,8 @@ and loads neither Numba nor CUDA; they load at first use.
 
 from fastmask.batch import MaskedBatch
 from fastmask.dispatch import Backend, backends
-from fastmask.laws import Bernoulli
+from fastmask.laws import Bernoulli, Diffusion, ExactCount, Spans
+from fastmask.lengths import Fixed, Geometric, InverseLength, mean_length
 from fastmask.masker import Masker
 from fastmask.replace import Replace
 from fastmask.supplied import apply_mlm_mask
@@ -20,13 +21,20 @@ __all__ = [
     "STREAM_VERSION",
     "Backend",
     "Bernoulli",
+    "Diffusion",
+    "ExactCount",
+    "Fixed",
+    "Geometric",
+    "InverseLength",
     "MaskedBatch",
     "Masker",
     "Replace",
+    "Spans",
     "Vocab",
     "apply_mlm_mask",
     "backends",
     "get_num_threads",
+    "mean_length",
     "set_num_threads",
     "warmup",
 ]

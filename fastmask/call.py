@@ -1,7 +1,8 @@
 """Call and Outputs: what every backend's operations take, once the Arguments of a public call have been validated.
 
-A batch is a flat array of rows * row_length cells. In row r the cells starts[r] .. starts[r] + lengths[r] - 1 are real
-tokens, positions 0, 1, ... of sample r; the other cells are padding.
+A padded batch is a flat array of rows * row_length cells. In row r the cells starts[r] .. starts[r] + lengths[r] - 1
+are real tokens, positions 0, 1, ... of sample r; the other cells are padding. A packed batch has boundaries: the cells
+boundaries[r] .. boundaries[r + 1] - 1 are sample r, a row, and no cell is padding.
 """
 
 from __future__ import annotations
@@ -33,16 +34,21 @@ class Arguments:
 class Call:
     """One batch, validated and flat. Arrays are 1-D, contiguous, native-endian and never written."""
 
-    ids: Array  # (rows * row_length,) uint16, int32 or int64
+    ids: Array  # (cells,) uint16, int32 or int64
     rows: int
-    row_length: int
+    row_length: int  # of a packed batch: that of the longest row, or more
     epoch: int
     sample_ids: Array | None = None  # (rows,) uint64; None: the id is computed from the content
     starts: Array | None = None  # (rows,) int64; with lengths None: the pad id's runs at both ends are padding
     lengths: Array | None = None  # (rows,) int64; alone: rows start at column 0
-    special_tokens_mask: Array | None = None  # (rows * row_length,) uint8, non-zero: never selected
+    boundaries: Array | None = None  # (rows + 1,) int64, from 0 to the number of cells; starts and lengths are None
+    special_tokens_mask: Array | None = None  # (cells,) uint8, non-zero: never selected
+    word_ids: Array | None = None  # (cells,) int32 or int64; None: the plan's table of continuations tells words
     offsets: Array | None = None  # (rows,) uint64, added to the position in the stream (not in the content id)
     thresholds: Array | None = None  # (rows,) uint32, a select threshold per sample; None: the plan's
+    rates: Array | None = None  # (rows,) float64 in [0, 1], the p of a counting law per sample; None: the plan's
+    strata: Array | None = None  # (rows,) uint32, floor(index * 2^32 / total) of Diffusion; with `step`
+    step: int = 0
     in_place: bool = False  # the ids are the memory of Outputs.input_ids
 
 
@@ -50,7 +56,17 @@ class Call:
 class Outputs:
     """Where a batch is written. Arrays are 1-D and contiguous; `input_ids` may be the very memory of `Call.ids`."""
 
-    input_ids: Array  # (rows * row_length,) int32 or int64
-    labels: Array  # (rows * row_length,) int32 or int64
-    decisions: Array | None = None  # (rows * row_length,) uint8: 0 untouched, 1 MASK, 2 random, 3 kept
+    input_ids: Array  # (cells,) int32 or int64
+    labels: Array  # (cells,) int32 or int64
+    decisions: Array | None = None  # (cells,) uint8: 0 untouched, 1 MASK, 2 random, 3 kept
     num_masked: Array | None = None  # (rows,) int64: selected tokens per row
+
+
+@dataclass(slots=True)
+class Compact:
+    """The selected tokens of a batch, side by side: flat, row after row, or `width` slots a row."""
+
+    positions: Array  # (slots,) int64: the column of a padded batch, the cell of a packed one
+    ids: Array  # (slots,) of the labels' dtype: the original ids
+    weights: Array  # (slots,) float32: 1 for a selected token, 0 in a slot that is not used
+    width: int | None = None  # None: flat

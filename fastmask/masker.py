@@ -13,11 +13,18 @@ from fastmask import host, validate
 from fastmask.batch import MaskedBatch
 from fastmask.call import Arguments
 from fastmask.dispatch import choose, explain
-from fastmask.laws import Bernoulli
+from fastmask.laws import Bernoulli, Diffusion, ExactCount, Law, Spans
 from fastmask.outputs import NOTHING, checked_returns
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
 from fastmask.vocab import Vocab, integer
+
+MASK_ALONE = Replace(1, 0)
+PARTS: dict[str, tuple[type, ...]] = {
+    "vocab": (Vocab,),
+    "select": (Bernoulli, ExactCount, Spans, Diffusion),
+    "replace": (Replace, type(None)),
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Masker:
     Args:
         vocab: the ids that exist and the special ones.
         select: the law by which candidates become targets.
-        replace: what a target becomes.
+        replace: what a target becomes; None: Replace(), and Replace(1, 0) for Diffusion, which takes no other.
         seed: 0 <= seed < 2^64.
         ignore_index: the label of what is not a target.
         id_dtype: int32 or int64 for the corrupted ids; None: the input's dtype where it is one of these, else int64.
@@ -49,8 +56,8 @@ class Masker:
     """
 
     vocab: Vocab
-    select: Bernoulli
-    replace: Replace = field(default_factory=Replace)
+    select: Law
+    replace: Replace | None = None
     seed: int = 0
     ignore_index: int = -100
     id_dtype: Any = None
@@ -58,9 +65,13 @@ class Masker:
     _plan: Plan = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, kind in (("vocab", Vocab), ("select", Bernoulli), ("replace", Replace)):
-            if not isinstance(getattr(self, name), kind):
-                raise TypeError(f"{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        for name, kinds in PARTS.items():
+            if not isinstance(getattr(self, name), kinds):
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise TypeError(f"{name} must be a {names}, got {getattr(self, name)!r}")
+        replace = self.replace or (MASK_ALONE if isinstance(self.select, Diffusion) else Replace())
+        if isinstance(self.select, Diffusion) and replace != MASK_ALONE:
+            raise ValueError(f"replace must be Replace(1, 0) for Diffusion, got {self.replace!r}")
         seed = integer("seed", self.seed)
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed must be in [0, 2^64), got {seed}")
@@ -68,11 +79,12 @@ class Masker:
         id_dtype = None if self.id_dtype is None else _offered("id_dtype", self.id_dtype, self.vocab.size - 1)
         label_dtype = _offered("label_dtype", self.label_dtype, ignore_index)
         for name, value in (
+            ("replace", replace),
             ("seed", seed),
             ("ignore_index", ignore_index),
             ("id_dtype", id_dtype),
             ("label_dtype", label_dtype),
-            ("_plan", make_plan(self.vocab, self.select, self.replace, seed, ignore_index)),
+            ("_plan", make_plan(self.vocab, self.select, replace, seed, ignore_index)),
         ):
             object.__setattr__(self, name, value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fastmask.kernels import layout
-from fastmask.laws import Bernoulli
-from fastmask.replace import Replace, pool_of
-from fastmask.thresholds import nest
+from fastmask.laws import Bernoulli, Diffusion, ExactCount, Law, Spans
+from fastmask.replace import UNITS, Replace, pool_of
+from fastmask.thresholds import ALWAYS, integer_widths, nest
 from fastmask.vocab import Vocab
 
 
@@ -35,14 +36,67 @@ class Plan:
     pool: npt.NDArray[np.uint32]  # ascending
     cumulative: npt.NDArray[np.uint64]  # of the pool's widths, up to 2^32; empty where uniform
     exclude_original: bool
+    law: str  # "bernoulli", "exact_count", "spans" or "diffusion"
+    unit: str  # of the law: "token" or "word"
+    replace_unit: str  # "token", "word" or "span"
+    p: float  # of the counting laws
+    count_of: str  # "candidates", "sequence" or "words"
+    min_masked: int
+    max_masked: int | None
+    length_sums: npt.NDArray[np.uint64]  # of the widths of the span lengths 1, 2, ..., up to 2^32
+    least_rate: int  # T_lo of Diffusion
+    is_continuation: npt.NDArray[np.uint8] | None  # by id; None where the vocabulary does not tell
     words: npt.NDArray[np.uint64]
 
+    @property
+    def needs_words(self) -> bool:
+        """Whether words enter: as the law's units, or as those that share an outcome."""
+        return "word" in (self.unit, self.replace_unit)
 
-def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, ignore_index: int) -> Plan:
+    @property
+    def by_token(self) -> bool:
+        """Whether a token's fate depends on no other token: selection and replacement are then one cut."""
+        by_draw = self.law in ("bernoulli", "diffusion") and self.unit == self.replace_unit == "token"
+        return by_draw and self.min_masked == 0 and self.max_masked is None
+
+    def counts(self, longest: int) -> npt.NDArray[np.int64]:
+        """floor(p * n + 0.5) in float64 for n = 0 .. longest (or more): the one table that all backends read."""
+        return count_table(self.p, 1 << max(longest, 511).bit_length())
+
+
+@functools.lru_cache(maxsize=32)
+def count_table(p: float, size: int) -> npt.NDArray[np.int64]:
+    """floor(p * n + 0.5) for n = 0 .. size - 1, in float64 with two roundings.
+
+    >>> count_table(0.15, 128)[100], count_table(0.5, 8)[5]
+    (np.int64(15), np.int64(3))
+    """
+    counts: npt.NDArray[np.int64] = np.floor(p * np.arange(size) + 0.5).astype(np.int64)
+    counts.flags.writeable = False
+    return counts
+
+
+LAWS = ("bernoulli", "exact_count", "spans", "diffusion")  # in the order of their numbers in `layout`
+COUNTS_OF = ("candidates", "sequence", "words")
+
+
+def _name_of(select: Law) -> str:
+    kinds = (Bernoulli, ExactCount, Spans, Diffusion)
+    return LAWS[next(number for number, kind in enumerate(kinds) if isinstance(select, kind))]
+
+
+def make_plan(vocab: Vocab, select: Law, replace: Replace, seed: int, ignore_index: int) -> Plan:
     """The plan of an objective. Raises ValueError where the parts do not fit each other."""
     pool, cumulative = pool_of(replace, vocab)
     mask_share, random_share = replace.share_thresholds
-    chosen = select.threshold
+    chosen = select.threshold if isinstance(select, Bernoulli) else ALWAYS
+    law, unit = _name_of(select), getattr(select, "unit", "token")
+    count_of = getattr(select, "count_of", "candidates")
+    least, most = getattr(select, "min_masked", 0), getattr(select, "max_masked", None)
+    least_rate = getattr(select, "least_rate", 0)
+    length_sums = np.empty(0, np.uint64)
+    if isinstance(select, Spans):
+        length_sums = np.cumsum(integer_widths(select.lengths.weights), dtype=np.uint64)
     steps = steps_of(pool)
     words = np.zeros(layout.FIRST_STEP + steps.size, np.uint64)
     words[layout.FIRST_STEP :] = steps.reshape(-1)
@@ -60,11 +114,18 @@ def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, igno
         layout.POOL_SIZE: pool.size,
         layout.WEIGHTED: int(cumulative.size > 0),
         layout.EXCLUDE_ORIGINAL: int(replace.exclude_original),
+        layout.LAW: LAWS.index(law),
+        layout.BY_WORD: int(unit == "word"),
+        layout.REPLACE_UNIT: UNITS.index(replace.unit),
+        layout.COUNT_OF: COUNTS_OF.index(count_of),
+        layout.MIN_MASKED: least,
+        layout.MAX_MASKED: layout.NO_LIMIT if most is None else min(most, layout.NO_LIMIT),
+        layout.LEAST_RATE: least_rate,
         layout.STEPS: len(steps),
     }
     for index, value in scalars.items():
         words[index] = value
-    for array in (words, pool, cumulative):
+    for array in (words, pool, cumulative, length_sums):
         array.flags.writeable = False
     return Plan(
         seed=seed,
@@ -80,6 +141,16 @@ def make_plan(vocab: Vocab, select: Bernoulli, replace: Replace, seed: int, igno
         pool=pool,
         cumulative=cumulative,
         exclude_original=replace.exclude_original,
+        law=law,
+        unit=unit,
+        replace_unit=replace.unit,
+        p=getattr(select, "p", 0.0),
+        count_of=count_of,
+        min_masked=least,
+        max_masked=most,
+        length_sums=length_sums,
+        least_rate=least_rate,
+        is_continuation=vocab.continuation_table,
         words=words,
     )
 

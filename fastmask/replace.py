@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +9,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from fastmask.thresholds import integer_widths, probability, rounded, threshold
+from fastmask.thresholds import checked_weights, integer_widths, probability, rounded, threshold
 from fastmask.vocab import Vocab, integer
 
 Pool = Literal["vocab"] | range | tuple[int, ...] | None
+UNITS = ("token", "word", "span")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class Replace:
         weights: one finite weight >= 0 per pool id, in the order given (with pool None: one per id of the vocabulary;
             those of special ids count as 0). None draws uniformly.
         exclude_original: True never draws the token that is being replaced (BERT's recipe may).
+        unit: what shares one outcome: "token"; "word", whose first position decides for all its selected tokens; or
+            "span", a run of consecutive selected tokens, whose first decides. Random ids are picked per token.
 
     Raises:
         TypeError: a share or an id of the wrong type.
-        ValueError: shares outside [0, 1] or adding up to more than 1; an empty pool or one with repeated ids; weights
-            that are negative, not finite or all zero.
+        ValueError: an unknown unit; shares outside [0, 1] or adding up to more than 1; an empty pool or one with
+            repeated ids; weights that are negative, not finite or all zero.
 
     Source: Devlin et al., "BERT", 2019, section 3.1. Weights: fairseq's frequency-weighted replacement.
 
@@ -48,6 +50,7 @@ class Replace:
     pool: Pool = None
     weights: tuple[float, ...] | None = None
     exclude_original: bool = False
+    unit: Literal["token", "word", "span"] = "token"
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Replace:
         pool: Literal["vocab"] | range | Iterable[int] | None = None,
         weights: Iterable[float] | None = None,
         exclude_original: bool = False,
+        unit: Literal["token", "word", "span"] = "token",
     ) -> None:
         threshold("mask", mask)
         if probability("mask", mask) + probability("random", random) > 1 + 1e-9:
@@ -65,11 +69,14 @@ class Replace:
             raise ValueError(f"random = {random!r} is too small: mask + random rounds to 0 in steps of 2^-24")
         if not isinstance(exclude_original, (bool, np.bool_)):
             raise TypeError(f"exclude_original must be True or False, got {exclude_original!r}")
+        if unit not in UNITS:
+            raise ValueError(f"unit must be one of {', '.join(UNITS)}, got {unit!r}")
         object.__setattr__(self, "mask", float(mask))
         object.__setattr__(self, "random", float(random))
         object.__setattr__(self, "pool", _checked_pool(pool))
-        object.__setattr__(self, "weights", None if weights is None else _checked_weights(weights))
+        object.__setattr__(self, "weights", None if weights is None else checked_weights("weights", weights))
         object.__setattr__(self, "exclude_original", bool(exclude_original))
+        object.__setattr__(self, "unit", unit)
 
     @property
     def kept(self) -> float:
@@ -92,25 +99,6 @@ def _checked_pool(pool: object) -> Pool:
     if not isinstance(pool, Iterable):
         raise TypeError(f'pool must be None, "vocab", a range or a list of ids, got {pool!r}')
     return tuple(integer("pool", token) for token in pool)
-
-
-def _checked_weights(weights: Iterable[float]) -> tuple[float, ...]:
-    if isinstance(weights, str) or not isinstance(weights, Iterable):
-        raise TypeError(f"weights must be a sequence of numbers, got {weights!r}")
-    values = tuple(_number(f"weights[{i}]", weight) for i, weight in enumerate(weights))
-    for i, weight in enumerate(values):
-        if not (math.isfinite(weight) and weight >= 0):
-            raise ValueError(f"weights[{i}] = {weight!r}: weights must be finite and >= 0")
-    if not any(values):
-        raise ValueError("weights are all zero: there is nothing to draw")
-    return values
-
-
-def _number(name: str, value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
 
 
 def pool_of(replace: Replace, vocab: Vocab) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint64]]:

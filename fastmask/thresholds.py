@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 
 import numpy as np
@@ -45,6 +45,26 @@ def rounded(p: float) -> int:
 def nest(select: int, share: int) -> int:
     """The threshold of a share within a select threshold, rounded."""
     return (select * share + (ALWAYS >> 1)) >> 24
+
+
+def checked_weights(name: str, weights: object) -> tuple[float, ...]:
+    """The weights as floats. TypeError for what is no number; ValueError for negative, not finite or all zero."""
+    if isinstance(weights, str) or not isinstance(weights, Iterable):
+        raise TypeError(f"{name} must be a sequence of numbers, got {weights!r}")
+    values = tuple(_number(f"{name}[{i}]", weight) for i, weight in enumerate(weights))
+    for i, weight in enumerate(values):
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"{name}[{i}] = {weight!r}: weights must be finite and >= 0")
+    if not any(values):
+        raise ValueError(f"{name} are all zero: there is nothing to draw")
+    return values
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
 
 
 def integer_widths(weights: Sequence[float]) -> npt.NDArray[np.uint64]:

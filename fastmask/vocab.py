@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 MAX_SIZE = (1 << 31) - 1
 
@@ -29,10 +33,12 @@ class Vocab:
         pad_token_id: the id that fills rows, or None. Where a call says nothing of lengths, the leading and trailing
             runs of this id are padding.
         special_token_ids: further ids that are never selected. The mask and the pad id always count as special.
+        is_continuation: one bool per id, True where a token of this id continues the word before it; or None. Laws over
+            words read it where a call brings no word_ids.
 
     Raises:
         TypeError: an id that is not an integer.
-        ValueError: a missing mask id or one equal to the pad id; an id outside the vocabulary.
+        ValueError: a missing mask id or one equal to the pad id; an id outside the vocabulary; a table of another size.
 
     >>> Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3)).special_token_ids
     (0, 1, 2, 3, 4)
@@ -42,6 +48,7 @@ class Vocab:
     mask_token_id: int
     pad_token_id: int | None = None
     special_token_ids: tuple[int, ...] = ()
+    is_continuation: bytes | None = field(default=None, repr=False)  # a byte per id, 0 or 1
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class Vocab:
         mask_token_id: int,
         pad_token_id: int | None = None,
         special_token_ids: Iterable[int] = (),
+        is_continuation: Any = None,
     ) -> None:
         size = integer("size", size)
         if not 1 <= size <= MAX_SIZE:
@@ -68,6 +76,12 @@ class Vocab:
         object.__setattr__(self, "mask_token_id", mask)
         object.__setattr__(self, "pad_token_id", pad_token_id)
         object.__setattr__(self, "special_token_ids", tuple(sorted(specials)))
+        object.__setattr__(self, "is_continuation", _packed_table(is_continuation, size))
+
+    @property
+    def continuation_table(self) -> npt.NDArray[np.uint8] | None:
+        """`is_continuation` as an array by id, or None."""
+        return None if self.is_continuation is None else np.frombuffer(self.is_continuation, np.uint8)
 
     @staticmethod
     def _inside(name: str, value: object, size: int) -> int:
@@ -75,3 +89,18 @@ class Vocab:
         if not 0 <= token < size:
             raise ValueError(f"{name} holds {token}, outside the vocabulary [0, {size})")
         return token
+
+
+def _packed_table(table: Any, size: int) -> bytes | None:
+    """A table of one truth value per id as bytes of 0 and 1."""
+    if table is None:
+        return None
+    values = np.frombuffer(table, np.uint8) if isinstance(table, bytes) else np.asarray(table)
+    if values.shape != (size,):
+        raise ValueError(f"is_continuation must hold one value for each of {size} ids, got shape {values.shape}")
+    if values.dtype.kind not in "biu":
+        raise TypeError(f"is_continuation must be bools, got {values.dtype}")
+    if (wrong := (values != 0) & (values != 1)).any():
+        token = int(wrong.argmax())
+        raise ValueError(f"is_continuation must hold 0 and 1 only, got {values[token]} for id {token}")
+    return values.astype(np.uint8).tobytes()

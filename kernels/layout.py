@@ -14,10 +14,22 @@
     POOL_SIZE,
     WEIGHTED,
     EXCLUDE_ORIGINAL,
+    LAW,
+    BY_WORD,  # whether the units of the law are words
+    REPLACE_UNIT,
+    COUNT_OF,
+    MIN_MASKED,
+    MAX_MASKED,  # NO_LIMIT where there is none
+    LEAST_RATE,
     STEPS,  # how many steps make the pool from its ranks; 0 where they would be many, and the pool is looked up
     FIRST_STEP,  # from here on, two words a step: the first rank that it moves, and by how much
-) = range(15)
+) = range(22)
 
 MOST_STEPS = 8
 
 NO_PAD = (1 << 64) - 1
+NO_LIMIT = (1 << 63) - 1
+
+BERNOULLI, EXACT_COUNT, SPANS, DIFFUSION = range(4)  # laws
+TOKEN, WORD, SPAN = range(3)  # units
+CANDIDATES, SEQUENCE, WORDS = range(3)  # what a count is a share of
