@@ -1,9 +1,10 @@
-"""The CUDA backend: each operation as one pass over device memory, the same loop body as on the CPU.
+"""The CUDA backend: each operation as passes over device memory, the same scalar core as on the CPU.
 
-Here are the kernels over cells, and what the host calls; the kernels over rows are in `cuda_rows`. Indices
-and all that decides are unsigned and 64 bits wide; no float takes part, but those a caller supplies. To the
-compiler arrays are raw pointers, so nothing is checked against bounds: an id out of range raises a flag and
-indexes nothing.
+Here is what the host calls. The kernels over cells are in `cuda_tokens`, those over rows in `cuda_rows`, and the one
+for laws that look at whole samples in `cuda_samples`, with `cuda_units`, `cuda_order` and `cuda_spans`. Indices and
+all that decides are unsigned and 64 bits wide; no float takes part, but those a caller supplies and the share of a
+count. To the compiler arrays are raw pointers, so nothing is checked against bounds: an id out of range raises a flag
+and indexes nothing.
 """
 
 from __future__ import annotations
@@ -15,202 +16,26 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
+from fastmask.kernels import cuda_compact, cuda_core, cuda_rows, cuda_samples, cuda_tokens, layout
 from fastmask.kernels import cuda_launch as launch
-from fastmask.kernels import cuda_rows, fate, layout, philox
-from fastmask.kernels.cuda_launch import MAX_THREADS, Array, Kernel, Queue, device, is_set, on_device
-from fastmask.kernels.cuda_rows import IDS, LENGTHS, STARTS
+from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device
 
-__all__ = ["apply_supplied", "checked_integers", "is_set", "mask_batch", "rate_thresholds", "real_runs"]
+__all__ = [
+    "apply_supplied",
+    "checked_integers",
+    "checked_shares",
+    "compact",
+    "is_set",
+    "mask_batch",
+    "rate_thresholds",
+    "real_runs",
+    "sample_rates",
+]
 
 Allocate = Callable[[int, Any], Array]  # (size, dtype): a device array of unspecified content
 
-ZERO, ONE, TWO, THREE, FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
-LOW, HALF = philox.LOW, philox.HALF
-RAISED = np.uint32(1)
-UNTOUCHED, MASKED = np.uint8(fate.UNTOUCHED), np.uint8(fate.MASKED)
-RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
-SUPPLIED_IGNORE_INDEX = np.int64(-100)
-
-# The places of words 0, 1, 2, 3 in shared memory are PITCH apart: no two threads of a warp meet in a bank.
-PITCH, WORDS = np.uint64(MAX_THREADS + 8), 4 * (MAX_THREADS + 8)
-
-# Further arrays that a call may leave out, as bits of the kernel's argument `given`.
-OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS = (np.uint64(1 << bit) for bit in range(2, 7))
-
-_philox = device(philox.philox)
-_draw_of = device(fate.draw_of)
-_extra_of = device(fate.extra_of)
-_mixed_of = device(fate.mixed_of)
-_scattered = device(fate.pick_number)
-_nest = device(fate.nest)
-_pick = device(fate.pick_function(device(fate.count_not_above), device(fate.uniform)))
-
-
-@device
-def _one_of(a, b, c, d, index):
-    """a, b, c or d for the index 0, 1, 2 or 3."""
-    even = a if index == ZERO else c
-    odd = b if index == ONE else d
-    return even if index & ONE == ZERO else odd
-
-
-@device
-def _is_special(token, runs, run_count):
-    """Whether the id lies in one of the runs (first id, length)."""
-    found, run = False, ZERO
-    while run < run_count:
-        found |= token - np.uint64(runs[run * TWO]) < np.uint64(runs[run * TWO + ONE])
-        run += ONE
-    return found
-
-
-@device
-def _cell_of(position, first, start, row_length):
-    """The cell of a position in the row that begins at cell `first`; those past its end are left padding."""
-    column = start + position
-    return first + (column - row_length if column >= row_length else column)
-
-
-@device
-def _token_at(ids, position, first, start, row_length, end):
-    """The id at a position; 0 where there is none."""
-    return np.uint64(ids[_cell_of(position, first, start, row_length)]) if position < end else ZERO
-
-
-@device
-def _fill_words(words, at, block, sample, counter3, seed):
-    """The four words of a block, `at` the same place of four rows of shared memory."""
-    w0, w1, w2, w3 = _philox(block, sample, sample >> HALF, counter3, seed, seed >> HALF)
-    words[at] = np.uint32(w0 & LOW)
-    words[at + PITCH] = np.uint32(w1 & LOW)
-    words[at + PITCH * TWO] = np.uint32(w2 & LOW)
-    words[at + PITCH * THREE] = np.uint32(w3 & LOW)
-
-
-@device
-def _word_of(words, slot):
-    """The word of a slot: four slots to a block."""
-    return np.uint64(words[(slot >> TWO) + PITCH * (slot & THREE)])
-
-
-@device
-def _pick_number(words, slot):
-    """The x of the pick of a slot's token."""
-    at = slot >> TWO
-    w0, w1 = np.uint64(words[at]), np.uint64(words[at + PITCH])
-    w2, w3 = np.uint64(words[at + PITCH * TWO]), np.uint64(words[at + PITCH * THREE])
-    return _scattered(_mixed_of(_draw_of(_word_of(words, slot)), _extra_of(w0, w1, w2, w3, slot & THREE)))
-
-
-def mask_tokens(
-    ids, out, labels, decisions, num_masked, flag, sample_ids, starts, lengths, special_tokens_mask, offsets,
-    thresholds, runs, pool, cumulative, given, pieces, pieces_per_row, log_width, row_length, epoch, seed,
-    size, mask_id, ignore_index, select, mask_share, random_share, run_count, pool_size, weighted,
-    exclude_original,
-):  # fmt: skip
-    """Every cell of out, labels and decisions is written; an id out of range raises the flag.
-
-    A piece of a row is `width` blocks of the random stream, and as many threads take it. Each computes one,
-    then decides on four cells, `width` apart, so that neighbours write side by side; the words go from one to
-    the other through shared memory. Position p is column (start + p) mod row_length. Positions from the row's
-    length on are padding, wherever it lies: neither left padding nor an offset costs a second block.
-    """
-    words = cuda.shared.array(WORDS, np.uint32)
-    me, width = np.uint64(cuda.threadIdx.x), ONE << log_width
-    member, of_block = me & (width - ONE), np.uint64(cuda.blockDim.x) >> log_width
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
-    tile = np.uint64(cuda.blockIdx.x) * of_block
-    while tile < pieces:  # all threads of a block go round together
-        piece = tile + (me >> log_width)
-        end = row_length if piece < pieces else ZERO
-        piece = min(piece, pieces - ONE)
-        row = piece // pieces_per_row
-        start = np.uint64(starts[row]) if given & STARTS else ZERO
-        length = np.uint64(lengths[row]) if given & LENGTHS else row_length
-        offset = np.uint64(offsets[row]) if given & OFFSETS else ZERO
-        sample = np.uint64(sample_ids[row])
-        t_select = np.uint64(thresholds[row]) if given & THRESHOLDS else select
-        t_mask, t_random = _nest(t_select, mask_share), _nest(t_select, random_share)
-
-        first, shift = row * row_length, offset & THREE
-        quad = (piece - row * pieces_per_row) << log_width  # the piece's first
-        position = quad * FOUR + member - shift  # wraps below 0, and is then no position
-        t0 = _token_at(ids, position, first, start, row_length, end)
-        t1 = _token_at(ids, position + width, first, start, row_length, end)
-        t2 = _token_at(ids, position + width * TWO, first, start, row_length, end)
-        t3 = _token_at(ids, position + width * THREE, first, start, row_length, end)
-        if (quad + member) * FOUR < length + shift:
-            _fill_words(words, me, (offset >> TWO) + quad + member, sample, counter3, seed)
-        cuda.syncthreads()
-
-        slot = (me - member) * FOUR + member
-        count = ZERO
-        for i in range(4):
-            if position < end:
-                token = _one_of(t0, t1, t2, t3, np.uint64(i))
-                draw = _draw_of(_word_of(words, slot))
-                cell = _cell_of(position, first, start, row_length)
-                new, label, decision = token, ignore_index, UNTOUCHED
-                if token >= size:
-                    flag[ZERO] = RAISED
-                selected = position < length and draw < t_select and token < size
-                selected = selected and not _is_special(token, runs, run_count)
-                if selected and given & EXCLUDED:
-                    selected = special_tokens_mask[cell] == UNTOUCHED
-                if selected:
-                    label, decision = token, KEPT
-                    count += ONE
-                    if draw < t_mask:
-                        new, decision = mask_id, MASKED
-                    elif draw < t_random:
-                        x = _pick_number(words, slot)
-                        new = _pick(x, token, pool, cumulative, pool_size, weighted, exclude_original)
-                        decision = RANDOM
-                out[cell] = np.int64(new)
-                labels[cell] = np.int64(label)
-                if given & DECISIONS:
-                    decisions[cell] = decision
-            position += width
-            slot += width
-        if given & COUNTS and count > ZERO:
-            launch.add(num_masked, row, np.int64(count))
-        cuda.syncthreads()  # all have read the words before the next piece
-        tile += np.uint64(cuda.gridDim.x) * of_block
-
-
-def apply_decisions(
-    token_ids, mask_positions, replace_probs, random_tokens, masked_ids, labels, flag, cells, mask_token_id,
-    first, second,
-):  # fmt: skip
-    """masked_ids, labels: what the decisions say; the flag is raised by a probability outside [0, 1]."""
-    cell, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
-    while cell < cells:
-        token = new = token_ids[cell]
-        probability = replace_probs[cell]
-        label = SUPPLIED_IGNORE_INDEX
-        if not (probability >= 0.0 and probability <= 1.0):
-            flag[ZERO] = RAISED
-        if mask_positions[cell]:
-            label = token
-            if probability < first:
-                new = mask_token_id
-            elif probability < second:
-                new = random_tokens[cell]
-        masked_ids[cell] = new
-        labels[cell] = label
-        cell += stride
-
-
-WRITTEN = ("<i4", "<i8")  # the dtypes of outputs
-MASK_TOKENS = Kernel(
-    mask_tokens,
-    (None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "u1", "u8", "u4", "u4", "u4", "u8"),
-    ("u8",) * 17,
-    [(ids, out, labels) for ids in IDS for out in WRITTEN for labels in WRITTEN],
-)
-SUPPLIED = ("i8", "u1", "f8", "i8", "i8", "i8", "u4")
-APPLY_DECISIONS = Kernel(apply_decisions, SUPPLIED, ("u8", "i8", "f8", "f8"))
-KERNELS = (MASK_TOKENS, APPLY_DECISIONS, *cuda_rows.KERNELS)
+KERNELS = (*cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cuda_compact.KERNELS)
+LONGEST_ROW = (1 << 31) - 1  # positions take 32 bits
 
 
 def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = cuda.device_array) -> Array:
@@ -220,72 +45,174 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
     waits and looks. What `out` holds of a cell with such an id is unspecified.
 
     Args:
-        plan: Plan.
-        call: Call, of device arrays. `ids` may be the memory of `out.input_ids`.
+        plan: Plan, of any law.
+        call: Call, of device arrays, padded or packed. `ids` may be the memory of `out.input_ids`.
         out: Outputs, of device arrays, written as a whole; `decisions` and `num_masked` may be None.
         stream: the handle of a stream of the arrays' device; 0 is the default stream.
-        allocate: for starts, lengths and content ids that are not given.
+        allocate: for what is not given of starts, lengths, content ids and rates, and for the scratch of laws
+            that look at whole samples: at most 9 bytes a token.
+
+    Raises ValueError for rows of 2^31 cells and more.
     """
+    if call.row_length > LONGEST_ROW:
+        raise ValueError(f"rows have {call.row_length} cells, at most {LONGEST_ROW} are possible on a GPU")
     with on_device(call.ids, stream) as queue:
         flag = launch.new_flag(queue.device)
         if out.num_masked is not None and call.rows > 0:
             cuda_rows.CLEAR.launch(queue, launch.blocks_of(call.rows), [out.num_masked], [call.rows])
-        if call.rows > 0 and call.row_length > 0:
-            starts, lengths = _extents(queue, plan, call, allocate)
-            sample_ids = _sample_ids(queue, call, starts, lengths, allocate)
-            known = replace(call, starts=starts, lengths=lengths, sample_ids=sample_ids)
-            _launch_mask_tokens(queue, plan, known, out, flag)
+        if call.rows > 0 and call.ids.size > 0:
+            known = _located(queue, plan, call, allocate)
+            if plan.law == "diffusion" and known.thresholds is None:
+                known.thresholds = _drawn_rates(queue, plan, known, allocate)
+            if plan.by_token:
+                _launch_mask_tokens(queue, plan, known, out, flag)
+            else:
+                _launch_mask_samples(queue, plan, known, out, flag, allocate)
         return flag
 
 
-def _extents(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> tuple[Array, Array]:
-    """(starts, lengths) of a call, found where it gives none; None for starts of 0 and for full lengths."""
-    if call.lengths is not None or plan.pad_id is None:
-        return call.starts, call.lengths
-    starts, lengths = allocate(call.rows, np.int64), allocate(call.rows, np.int64)
-    scalars = [call.rows, call.row_length, plan.pad_id]
-    cuda_rows.TRIM_ROWS.launch(queue, call.rows, [call.ids, starts, lengths], scalars)
-    return starts, lengths
+def sample_rates(plan: Any, call: Any, stream: int = 0, allocate: Allocate = cuda.device_array) -> Array:
+    """The T of Diffusion, in units of 2^-24, for each sample of a call: uint32 (rows,), in [T_lo, 2^24].
+
+    Args as of `mask_batch`; only sample ids that are not given are computed from the ids.
+    """
+    with on_device(call.ids, stream) as queue:
+        if call.rows == 0:
+            return allocate(0, np.uint32)
+        return _drawn_rates(queue, plan, _located(queue, plan, call, allocate), allocate)
 
 
-def _sample_ids(queue: Queue, call: Any, starts: Array, lengths: Array, allocate: Allocate) -> Array:
-    """The sample ids of a call, computed from the content where it gives none."""
-    if call.sample_ids is not None:
-        return call.sample_ids
-    sample_ids = allocate(call.rows, np.uint64)
-    scalars = [_bits((STARTS, starts), (LENGTHS, lengths)), call.rows, call.row_length]
-    cuda_rows.SUM_CONTENT.launch(queue, call.rows, [call.ids, starts, lengths, sample_ids], scalars)
-    return sample_ids
+def _located(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> Any:
+    """The call with starts and lengths (None: 0, and full lengths) and sample ids, found where it gives none."""
+    starts, lengths = call.starts, call.lengths
+    if call.boundaries is None and lengths is None and plan.pad_id is not None:
+        starts, lengths = allocate(call.rows, np.int64), allocate(call.rows, np.int64)
+        scalars = [call.rows, call.row_length, plan.pad_id]
+        cuda_rows.TRIM_ROWS.launch(queue, call.rows, [call.ids, starts, lengths], scalars)
+    sample_ids = call.sample_ids
+    if sample_ids is None:
+        sample_ids = allocate(call.rows, np.uint64)
+        given = _bits(STARTS=starts, LENGTHS=lengths, BOUNDARIES=call.boundaries)
+        arrays = [call.ids, starts, lengths, call.boundaries, sample_ids]
+        cuda_rows.SUM_CONTENT.launch(queue, call.rows, arrays, [given, call.rows, call.row_length])
+    return replace(call, starts=starts, lengths=lengths, sample_ids=sample_ids)
 
 
-def _bits(*optional: tuple[Any, Array]) -> int:
-    """The bits of the arrays that are not None, of pairs (bit, array)."""
-    return sum(int(bit) for bit, array in optional if array is not None)
+def _drawn_rates(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> Array:
+    """The thresholds of Diffusion; the sample ids of the call are known."""
+    thresholds = allocate(call.rows, np.uint32)
+    scalars = [_bits(STRATA=call.strata), call.rows, call.epoch, plan.seed, call.step, plan.least_rate]
+    arrays = [call.sample_ids, call.strata, thresholds]
+    cuda_rows.DRAW_RATES.launch(queue, launch.blocks_of(call.rows), arrays, scalars)
+    return thresholds
+
+
+def _bits(**optional: Array) -> int:
+    """The bits of the arrays that are not None, by the names that they have in `cuda_core`."""
+    return sum(int(getattr(cuda_core, name)) for name, array in optional.items() if array is not None)
+
+
+def _given(call: Any, out: Any, **further: Array) -> int:
+    """The bits of the arrays that a call and its outputs have."""
+    return _bits(
+        STARTS=call.starts, LENGTHS=call.lengths, BOUNDARIES=call.boundaries, OFFSETS=call.offsets,
+        THRESHOLDS=call.thresholds, EXCLUDED=call.special_tokens_mask, DECISIONS=out.decisions,
+        COUNTS=out.num_masked, **further,
+    )  # fmt: skip
 
 
 def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
-    """The batch is queued for masking; starts, lengths and sample ids of the call are known."""
-    words, runs, pool, cumulative = launch.tables_of(plan, queue.device)
+    """The batch is queued for a token-level law; what can be found of its rows is known."""
+    tables = launch.tables_of(plan, queue.device)
     longest_shift = 0 if call.offsets is None else 3
-    width, pieces_per_row = launch.pieces_of((call.row_length + longest_shift + 3) // 4)
-    pieces = call.rows * pieces_per_row
-    given = _bits(
-        (STARTS, call.starts), (LENGTHS, call.lengths), (OFFSETS, call.offsets),
-        (THRESHOLDS, call.thresholds), (EXCLUDED, call.special_tokens_mask), (DECISIONS, out.decisions),
-        (COUNTS, out.num_masked),
-    )  # fmt: skip
+    if call.boundaries is None:
+        width, pieces_per_row = launch.pieces_of((call.row_length + longest_shift + 3) // 4)
+        pieces = call.rows * pieces_per_row
+    else:
+        width, _ = launch.pieces_of(call.ids.size // (4 * call.rows) + 1)
+        pieces_per_row = 1 if call.offsets is None else 2  # beside those that fit into the rows before
+        pieces = call.ids.size // (4 * width) + call.rows * pieces_per_row
     arrays = [
         call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
-        call.starts, call.lengths, call.special_tokens_mask, call.offsets, call.thresholds,
-        runs, pool, cumulative,
+        call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets, call.thresholds,
+        tables.runs, tables.pool, tables.cumulative,
     ]  # fmt: skip
+    words = tables.words
     scalars = [
-        given, pieces, pieces_per_row, width.bit_length() - 1, call.row_length, call.epoch,
+        _given(call, out), call.rows, pieces, pieces_per_row, width.bit_length() - 1, call.row_length, call.epoch,
         words[layout.SEED], words[layout.SIZE], words[layout.MASK_ID], words[layout.IGNORE_INDEX],
         words[layout.SELECT], words[layout.MASK_SHARE], words[layout.RANDOM_SHARE], len(plan.special_runs),
         words[layout.POOL_SIZE], words[layout.WEIGHTED], words[layout.EXCLUDE_ORIGINAL],
     ]  # fmt: skip
-    MASK_TOKENS.launch(queue, launch.blocks_of(pieces * width), arrays, scalars)
+    cuda_tokens.MASK_TOKENS.launch(queue, launch.blocks_of(pieces * width), arrays, scalars)
+
+
+def _launch_mask_samples(queue: Queue, plan: Any, call: Any, out: Any, flag: Array, allocate: Allocate) -> None:
+    """The batch is queued for any other law; what can be found of its rows is known."""
+    tables = launch.tables_of(plan, queue.device)
+    slots = 4 * (call.ids.size // 4 + 2 * call.rows)
+    words, kinds, firsts = allocate(slots, np.uint32), allocate(slots, np.uint8), None
+    if plan.needs_words or plan.replace_unit == "span" or plan.law == "spans":
+        firsts = allocate(slots, np.uint32)
+    word_ids, word_step = None, 1
+    if plan.needs_words and call.word_ids is not None:
+        word_step = np.dtype(call.word_ids.dtype).itemsize // 4
+        word_ids = call.word_ids.view(np.dtype(np.uint32))
+    table = plan.is_continuation if plan.needs_words and word_ids is None else None
+    given = _given(call, out, RATES=call.rates, WORD_IDS=word_ids, CONTINUES=table)
+    arrays = [
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
+        call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets, call.thresholds,
+        call.rates, word_ids, tables.scalars, tables.runs, tables.pool, tables.cumulative, tables.length_sums,
+        tables.is_continuation, words, kinds, firsts,
+    ]  # fmt: skip
+    scalars = [
+        given, call.rows, call.row_length, call.epoch, plan.p, len(plan.special_runs), plan.length_sums.size, word_step
+    ]  # fmt: skip
+    cuda_samples.MASK_SAMPLES.launch(queue, call.rows, arrays, scalars)
+
+
+def compact(
+    plan: Any, call: Any, out: Any, compact: Any, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> Array:
+    """A flag that is not 0 where a row has more selected tokens than `compact.width`; `compact` is written as a whole.
+
+    A position is the column in a padded batch and the cell in a packed one. An unused slot holds position 0, the
+    plan's ignore_index and weight 0. Of a row with too many, those that come first stay; the others become what they
+    were before: in `out` their ids, labels and decisions, and num_masked is lowered.
+
+    Args:
+        plan: Plan.
+        call: Call; its ids are not read.
+        out: Outputs of `mask_batch` for them, with decisions; `num_masked` may be None.
+        compact: Compact, of device arrays: flat, at least a slot per selected token, or with a width.
+        stream, allocate: as of `mask_batch`; allocate for the counts of the rows.
+    """
+    with on_device(out.labels, stream) as queue:
+        flag = launch.new_flag(queue.device)
+        slots = int(compact.positions.size)
+        cells = int(out.labels.size)
+        given = _bits(BOUNDARIES=call.boundaries, COUNTS=out.num_masked)
+        ignore_index = plan.ignore_index % (1 << 64)
+        lists = [out.decisions, compact.positions, compact.ids, compact.weights]
+        if slots == 0 and compact.width is None:
+            return flag
+        if compact.width is not None:
+            if call.rows > 0:
+                arrays = [out.labels, out.input_ids, *lists, out.num_masked, call.boundaries, flag]
+                scalars = [given, call.rows, call.row_length, compact.width, ignore_index]
+                cuda_compact.LIST_IN_ROWS.launch(queue, call.rows, arrays, scalars)
+            return flag
+        counts, firsts = allocate(call.rows, np.int64), allocate(call.rows + 1, np.int64)
+        if call.rows > 0:
+            arrays = [out.decisions, call.boundaries, counts]
+            cuda_compact.COUNT_ROWS.launch(queue, call.rows, arrays, [given, call.rows, call.row_length])
+        cuda_compact.ADD_UP.launch(queue, 1, [counts, firsts], [call.rows])
+        arrays = [out.labels, *lists, firsts, call.boundaries]
+        scalars = [given, call.rows, call.row_length, slots, ignore_index]
+        blocks = max(call.rows, launch.blocks_of(slots), 1)
+        cuda_compact.LIST_FLAT.launch(queue, blocks, arrays, scalars)
+        return flag
 
 
 ONES = {"f2": 0x3C00, "f4": 0x3F800000, "f8": 0x3FF0000000000000}  # the bit patterns of 1.0
@@ -332,6 +259,15 @@ def checked_integers(
     return _each(cuda_rows.CLAMP_INTEGERS, values, np.int64, [limit], stream, allocate)
 
 
+def checked_shares(rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array) -> tuple[Array, Array]:
+    """(checked, flag): the rates of a counting law, float64, with 0 in place of NaN and of those outside [0, 1].
+
+    The flag (as in `mask_batch`, like stream and allocate) is not 0 where there is such a rate. `rates` is a
+    device array of float64, (rows,).
+    """
+    return _each(cuda_rows.CLAMP_SHARES, rates, np.float64, [], stream, allocate)
+
+
 def _each(
     kernel: Kernel, values: Array, dtype: Any, scalars: list[Any], stream: int, allocate: Allocate
 ) -> tuple[Array, Array]:
@@ -365,5 +301,5 @@ def apply_supplied(
         cells = token_ids.size
         arrays = [token_ids, mask_positions, replace_probs, random_tokens, masked_ids, labels, flag]
         if cells > 0:
-            APPLY_DECISIONS.launch(queue, launch.blocks_of(cells), arrays, [cells, mask_token_id, *borders])
+            cuda_tokens.APPLY_DECISIONS.launch(queue, launch.blocks_of(cells), arrays, [cells, mask_token_id, *borders])
         return flag

@@ -26,8 +26,6 @@ MAX_BLOCKS = 8192  # further work is taken in strides of the grid
 MIN_BLOCKS = 128  # Numba warns of any grid below this; blocks without work end at once
 FLAGS = 1024  # flag words per allocation
 
-ZERO, ONE = np.uint64(0), np.uint64(1)
-
 _lock = threading.Lock()
 device = cuda.jit(device=True)
 
@@ -168,9 +166,12 @@ class Tables(NamedTuple):
     """A plan in device memory: its scalars as Python ints, its tables as device arrays."""
 
     words: list[int]
+    scalars: Array  # the same, for kernels that take many of them
     runs: Array
     pool: Array
     cumulative: Array
+    length_sums: Array
+    is_continuation: Array  # a single 0 where the plan has no such table, or does not look for words
 
 
 _tables: weakref.WeakKeyDictionary[Any, dict[int, Tables]] = weakref.WeakKeyDictionary()
@@ -181,9 +182,10 @@ def tables_of(plan: Any, device: int) -> Tables:
     with _lock:
         known = _tables.setdefault(plan, {})
         if device not in known:
-            runs = plan.special_runs.reshape(-1)
-            copies = [to_device(table) for table in (runs, plan.pool, plan.cumulative)]
-            known[device] = Tables(plan.words.tolist(), *copies)
+            runs, words = plan.special_runs.reshape(-1), plan.is_continuation if plan.needs_words else None
+            continues = np.zeros(1, np.uint8) if words is None else words
+            tables = (plan.words, runs, plan.pool, plan.cumulative, plan.length_sums, continues)
+            known[device] = Tables(plan.words.tolist(), *map(to_device, tables))
         return known[device]
 
 
@@ -243,40 +245,17 @@ else:
         return cuda.types.void(counts, index, counts.dtype), generate
 
 
-@device
-def larger(a, b):
-    """The larger of two uint64."""
-    return a if a > b else b
-
-
-@device
-def _sum(a, b):
-    return a + b
-
-
-def _reduction(combine):
-    """A device function: `combine` over the values of all threads of a block, the same in each of them.
-
-    cells: a uint64 of shared memory per thread.
-    """
+if SIMULATED:
 
     @device
-    def reduce(value, cells):
-        me = np.uint64(cuda.threadIdx.x)
-        cells[me] = value
-        cuda.syncthreads()
-        half = np.uint64(cuda.blockDim.x) >> ONE
-        while half > ZERO:
-            if me < half:
-                cells[me] = combine(cells[me], cells[me + half])
-            cuda.syncthreads()
-            half = half >> ONE
-        total = cells[ZERO]
-        cuda.syncthreads()  # all have read it before the next reduction writes
-        return total
+    def rounded_share(p, n):
+        """floor(p * n + 0.5) in float64, with two roundings; n: uint64."""
+        return np.uint64(p * np.float64(n) + 0.5)
 
-    return reduce
+else:
+    from numba.cuda import libdevice
 
-
-block_sum = _reduction(_sum)
-block_largest = _reduction(larger)
+    @device
+    def rounded_share(p, n):
+        """floor(p * n + 0.5) in float64; two roundings, since the product and the sum are not contracted to an FMA."""
+        return np.uint64(libdevice.dadd_rn(libdevice.dmul_rn(p, np.float64(n)), 0.5))

@@ -6,15 +6,14 @@ A kernel gives each row a block, or each a thread; rows that are left are taken 
 import numpy as np
 from numba import cuda
 
-from fastmask.kernels import fate
-from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, block_largest, block_sum, device, larger
+from fastmask.kernels import fate, philox
+from fastmask.kernels.cuda_block import block_largest, block_sum, larger
+from fastmask.kernels.cuda_core import (
+    ALWAYS, HALF, IDS, LENGTHS, LOW, ONE, RAISED, STARTS, STRATA, ZERO, cells_of_row, philox_block,
+)  # fmt: skip
+from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 
-IDS = ("<u2", "<i4", "<i8")  # the dtypes of ids
-STARTS, LENGTHS = np.uint64(1), np.uint64(2)  # bits of `given`: which arrays of a call are there
-
-ZERO, ONE = np.uint64(0), np.uint64(1)
-RAISED = np.uint32(1)
-NEVER, ALWAYS = np.uint32(0), np.float64(1 << 24)  # the thresholds of probability 0 and 1
+NEVER, UNITS_OF_RATE = np.uint32(0), np.float64(1 << 24)  # the threshold of probability 0; of 1, as a float
 
 _mix = device(fate.mix)
 _spread = device(fate.spread)
@@ -83,13 +82,16 @@ def find_runs(attention_mask, starts, lengths, flag, rows, row_length, one, magn
         row += np.uint64(cuda.gridDim.x)
 
 
-def sum_content(ids, starts, lengths, sample_ids, given, rows, row_length):
+def sum_content(ids, starts, lengths, boundaries, sample_ids, given, rows, row_length):
     """sample_ids: the content id of each row, a sum over its real tokens mod 2^64, spread once more."""
     cells = cuda.shared.array(MAX_THREADS, np.uint64)
     row, me = np.uint64(cuda.blockIdx.x), np.uint64(cuda.threadIdx.x)
     while row < rows:
-        first = row * row_length + (np.uint64(starts[row]) if given & STARTS else ZERO)
-        length = np.uint64(lengths[row]) if given & LENGTHS else row_length
+        first, length = cells_of_row(boundaries, given, row, row_length)
+        if given & STARTS:
+            first += np.uint64(starts[row])
+        if given & LENGTHS:
+            length = np.uint64(lengths[row])
         total, position = ZERO, me
         while position < length:
             total += (np.uint64(ids[first + position]) + ONE) * _mix(_spread(position))
@@ -121,10 +123,41 @@ def cut_rates(rates, thresholds, flag, size):
     while i < size:
         rate, threshold = rates[i], NEVER
         if rate >= 0.0 and rate <= 1.0:
-            threshold = np.uint32(rate * ALWAYS + 0.5)
+            threshold = np.uint32(rate * UNITS_OF_RATE + 0.5)
         if threshold == NEVER and rate != 0.0:
             flag[ZERO] = RAISED
         thresholds[i] = threshold
+        i += stride
+
+
+def clamp_shares(rates, checked, flag, size):
+    """checked: the rates; 0 in place of one that is NaN or outside [0, 1], which raises the flag."""
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < size:
+        rate = rates[i]
+        if not (rate >= 0.0 and rate <= 1.0):
+            flag[ZERO] = RAISED
+            rate = np.float64(0.0)
+        checked[i] = rate
+        i += stride
+
+
+def draw_rates(sample_ids, strata, thresholds, given, rows, epoch, seed, step, least):
+    """thresholds: the T of Diffusion for each sample, in [least, 2^24].
+
+    A word of the sample decides, or with strata the one word of the step, shifted by the sample's stratum.
+    """
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < rows:
+        purpose, sample, stratum = philox.PURPOSE_STRATUM, step, ZERO
+        if given & STRATA:
+            stratum = np.uint64(strata[i])
+        else:
+            purpose, sample = philox.PURPOSE_RATE, np.uint64(sample_ids[i])
+        counter3 = (epoch << philox.PURPOSE_BITS) | purpose
+        w0, _, _, _ = philox_block(ZERO, sample, sample >> HALF, counter3, seed, seed >> HALF)
+        word = (w0 + stratum) & LOW
+        thresholds[i] = np.uint32(least + ((word * (ALWAYS - least)) >> HALF))
         i += stride
 
 
@@ -132,7 +165,9 @@ CLEAR = Kernel(clear, ("i8",), ("u8",))
 TRIM_ROWS = Kernel(trim_rows, (None, "i8", "i8"), ("u8",) * 3, [(ids,) for ids in IDS])
 BITS = ("|u1", "<u2", "<u4", "<u8")
 FIND_RUNS = Kernel(find_runs, (None, "i8", "i8", "u4"), ("u8",) * 4, [(bits,) for bits in BITS])
-SUM_CONTENT = Kernel(sum_content, (None, "i8", "i8", "u8"), ("u8",) * 3, [(ids,) for ids in IDS])
+SUM_CONTENT = Kernel(sum_content, (None, "i8", "i8", "i8", "u8"), ("u8",) * 3, [(ids,) for ids in IDS])
 CLAMP_INTEGERS = Kernel(clamp_integers, ("i8", "i8", "u4"), ("u8", "i8"))
 CUT_RATES = Kernel(cut_rates, ("f8", "u4", "u4"), ("u8",))
-KERNELS = (CLEAR, TRIM_ROWS, FIND_RUNS, SUM_CONTENT, CLAMP_INTEGERS, CUT_RATES)
+CLAMP_SHARES = Kernel(clamp_shares, ("f8", "f8", "u4"), ("u8",))
+DRAW_RATES = Kernel(draw_rates, ("u8", "u4", "u4"), ("u8",) * 6)
+KERNELS = (CLEAR, TRIM_ROWS, FIND_RUNS, SUM_CONTENT, CLAMP_INTEGERS, CUT_RATES, CLAMP_SHARES, DRAW_RATES)

@@ -1,0 +1,60 @@
+"""What the CUDA kernels share: the scalar core, compiled, the places of tokens, and which arrays a call has.
+
+A row is `row_length` cells from cell `first` on, padded or a sample of a packed batch. Position p is its column
+(start + p) mod row_length; positions from the row's length on are padding, wherever that lies.
+"""
+
+import numpy as np
+
+from fastmask.kernels import fate, philox
+from fastmask.kernels.cuda_launch import device
+
+IDS = ("<u2", "<i4", "<i8")  # the dtypes of ids
+WRITTEN = ("<i4", "<i8")  # the dtypes of outputs
+
+ZERO, ONE, TWO, THREE, FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+LOW, HALF = philox.LOW, philox.HALF
+ALWAYS = np.uint64(1 << 24)  # the threshold of probability 1
+RAISED = np.uint32(1)
+UNTOUCHED, MASKED = np.uint8(fate.UNTOUCHED), np.uint8(fate.MASKED)
+RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
+
+# The arrays that a call may leave out, as bits of the kernels' argument `given`.
+(
+    STARTS, LENGTHS, OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS, BOUNDARIES, RATES, STRATA, WORD_IDS, CONTINUES,
+) = (np.uint64(1 << bit) for bit in range(12))  # fmt: skip
+
+philox_block = device(philox.philox)
+draw_of = device(fate.draw_of)
+extra_of = device(fate.extra_of)
+mixed_of = device(fate.mixed_of)
+scattered = device(fate.pick_number)
+nest = device(fate.nest)
+count_not_above = device(fate.count_not_above)
+pick = device(fate.pick_function(count_not_above, device(fate.uniform)))
+
+
+@device
+def is_special(token, runs, run_count):
+    """Whether the id lies in one of the runs (first id, length)."""
+    found, run = False, ZERO
+    while run < run_count:
+        found |= token - np.uint64(runs[run * TWO]) < np.uint64(runs[run * TWO + ONE])
+        run += ONE
+    return found
+
+
+@device
+def cells_of_row(boundaries, given, row, row_length):
+    """(first, row_length): the first cell of a row, and how many it has."""
+    if given & BOUNDARIES:
+        first = np.uint64(boundaries[row])
+        return first, np.uint64(boundaries[row + ONE]) - first
+    return row * row_length, row_length
+
+
+@device
+def cell_of(position, first, start, row_length):
+    """The cell of a position; those past the row's end are left padding."""
+    column = start + position
+    return first + (column - row_length if column >= row_length else column)
