@@ -186,12 +186,12 @@ def compact(
         call: Call; its ids are not read.
         out: Outputs of `mask_batch` for them, with decisions; `num_masked` may be None.
         compact: Compact, of device arrays: flat, at least a slot per selected token, or with a width.
-        stream, allocate: as of `mask_batch`; allocate for the counts of the rows.
+        stream: as of `mask_batch`.
+        allocate: likewise, for the counts of the rows.
     """
     with on_device(out.labels, stream) as queue:
         flag = launch.new_flag(queue.device)
         slots = int(compact.positions.size)
-        cells = int(out.labels.size)
         given = _bits(BOUNDARIES=call.boundaries, COUNTS=out.num_masked)
         ignore_index = plan.ignore_index % (1 << 64)
         lists = [out.decisions, compact.positions, compact.ids, compact.weights]

@@ -9,8 +9,19 @@ from numba import cuda
 from fastmask.kernels import fate, philox
 from fastmask.kernels.cuda_block import block_largest, block_sum, larger
 from fastmask.kernels.cuda_core import (
-    ALWAYS, HALF, IDS, LENGTHS, LOW, ONE, RAISED, STARTS, STRATA, ZERO, cells_of_row, philox_block,
-)  # fmt: skip
+    ALWAYS,
+    HALF,
+    IDS,
+    LENGTHS,
+    LOW,
+    ONE,
+    RAISED,
+    STARTS,
+    STRATA,
+    ZERO,
+    cells_of_row,
+    philox_block,
+)
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 
 NEVER, UNITS_OF_RATE = np.uint32(0), np.float64(1 << 24)  # the threshold of probability 0; of 1, as a float

@@ -5,10 +5,34 @@ from numba import cuda
 
 from fastmask.kernels import layout, philox
 from fastmask.kernels.cuda_core import (
-    ALWAYS, COUNTS, DECISIONS, HALF, IDS, KEPT, LENGTHS, LOW, MASKED, OFFSETS, ONE, RAISED, RANDOM, RATES, STARTS,
-    THREE, THRESHOLDS, TWO, UNTOUCHED, WRITTEN, ZERO, cell_of, cells_of_row, draw_of, extra_of, mixed_of, nest, pick,
+    ALWAYS,
+    COUNTS,
+    DECISIONS,
+    HALF,
+    KEPT,
+    LENGTHS,
+    LOW,
+    MASKED,
+    OFFSETS,
+    ONE,
+    RAISED,
+    RANDOM,
+    RATES,
+    STARTS,
+    THREE,
+    THRESHOLDS,
+    TWO,
+    UNTOUCHED,
+    ZERO,
+    cell_of,
+    cells_of_row,
+    draw_of,
+    extra_of,
+    mixed_of,
+    nest,
+    pick,
     scattered,
-)  # fmt: skip
+)
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device, rounded_share
 from fastmask.kernels.cuda_order import EVERY_KEY, count_below, select_prefix, take_prefix
 from fastmask.kernels.cuda_spans import cover_spans
@@ -120,7 +144,8 @@ def mask_samples(
     `layout`. word_ids: of 32 bits, or each of two such.
     """
     cells = cuda.shared.array(MAX_THREADS, np.uint64)
-    longest, span_starts = cuda.shared.array(MAX_THREADS, np.uint32), cuda.shared.array(MAX_THREADS, np.uint32)
+    longest = cuda.shared.array(MAX_THREADS, np.uint32)
+    span_starts = cuda.shared.array(MAX_THREADS, np.uint32)  # on a line of its own: the simulator tells arrays by lines
     row, seed, law = np.uint64(cuda.blockIdx.x), plan[layout.SEED], plan[layout.LAW]
     by_word, replace_unit = plan[layout.BY_WORD] != ZERO, plan[layout.REPLACE_UNIT]
     counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT

@@ -6,10 +6,38 @@ from numba import cuda
 from fastmask.kernels import cuda_launch as launch
 from fastmask.kernels import philox
 from fastmask.kernels.cuda_core import (
-    BOUNDARIES, COUNTS, DECISIONS, EXCLUDED, FOUR, HALF, IDS, KEPT, LENGTHS, LOW, MASKED, OFFSETS, ONE, RAISED, RANDOM,
-    STARTS, THREE, THRESHOLDS, TWO, UNTOUCHED, WRITTEN, ZERO, cell_of, draw_of, extra_of, is_special, mixed_of, nest,
-    philox_block, pick, scattered,
-)  # fmt: skip
+    BOUNDARIES,
+    COUNTS,
+    DECISIONS,
+    EXCLUDED,
+    FOUR,
+    HALF,
+    IDS,
+    KEPT,
+    LENGTHS,
+    LOW,
+    MASKED,
+    OFFSETS,
+    ONE,
+    RAISED,
+    RANDOM,
+    STARTS,
+    THREE,
+    THRESHOLDS,
+    TWO,
+    UNTOUCHED,
+    WRITTEN,
+    ZERO,
+    cell_of,
+    draw_of,
+    extra_of,
+    is_special,
+    mixed_of,
+    nest,
+    philox_block,
+    pick,
+    scattered,
+)
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 
 SUPPLIED_IGNORE_INDEX = np.int64(-100)

@@ -10,9 +10,21 @@ from numba import cuda
 
 from fastmask.kernels.cuda_block import larger, scan_largest, scan_sum
 from fastmask.kernels.cuda_core import (
-    CONTINUES, EXCLUDED, FOUR, HALF, LOW, ONE, THREE, TWO, UNTOUCHED, WORD_IDS, ZERO, cell_of, is_special,
+    CONTINUES,
+    EXCLUDED,
+    FOUR,
+    HALF,
+    LOW,
+    ONE,
+    THREE,
+    TWO,
+    UNTOUCHED,
+    WORD_IDS,
+    ZERO,
+    cell_of,
+    is_special,
     philox_block,
-)  # fmt: skip
+)
 from fastmask.kernels.cuda_launch import device
 
 # What is known of a position, bits of its kind. Without words every candidate begins one.
