@@ -17,8 +17,9 @@ import pytest
 
 WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
-FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates"}
-INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers"}
+FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates", "clamp_shares", "mask_samples"}
+INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers", "draw_rates"}
+INTEGERS_ALONE |= {"list_in_rows", "count_rows", "add_up", "list_flat"}
 
 COMPILE = """
 import json, sys, types
@@ -123,6 +124,16 @@ def test_a_threshold_is_rounded_once(device_code: Code) -> None:
             assert arithmetic in ([("fma", "rn.f64")], [("mul", "rn.f64"), ("add", "rn.f64")]), arithmetic
             assert "0d4170000000000000" in ptx  # 2^24
             assert "0d3FE0000000000000" in ptx  # 0.5
+
+
+def test_the_share_of_a_count_is_rounded_twice(device_code: Code) -> None:
+    """Spelled out, the rounding of the product forbids an FMA. A law of tokens and spans each have one such share."""
+    for (_, name, _), ptx in device_code.items():
+        if name == "mask_samples":
+            floating = re.findall(r"^\s*(?:@\S+ )?((?!ld\.|mov\.)\w+(?:\.\w+)*\.f64\S*)\s", ptx, re.MULTILINE)
+            share = ["cvt.rn.f64.u64", "mul.rn.f64", "add.rn.f64", "cvt.rzi.u64.f64"]
+            assert floating in (share, share * 2), floating
+            assert set(re.findall(r"0d[0-9A-Fa-f]{16}", ptx)) == {"0d3FE0000000000000"}  # 0.5
 
 
 def test_nothing_lies_in_local_memory(device_code: Code) -> None:
