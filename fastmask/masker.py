@@ -57,7 +57,7 @@ class Masker:
 
     vocab: Vocab
     select: Law
-    replace: Replace | None = None
+    replace: Replace = None  # type: ignore[assignment]  # set when the masker is made
     seed: int = 0
     ignore_index: int = -100
     id_dtype: Any = None
