@@ -183,7 +183,14 @@ class DeviceCall:
         return array
 
 
-def mask(masker: Masker, input_ids: Any, arguments: Arguments, out: Any, names: frozenset[str]) -> MaskedBatch:
+def mask(
+    masker: Masker,
+    input_ids: Any,
+    arguments: Arguments,
+    out: Any,
+    names: frozenset[str],
+    max_predictions: int | None = None,
+) -> MaskedBatch:
     """The masked batch, queued on the caller's stream; nothing waits for the device."""
     given = DeviceCall(masker, input_ids)
     call = given.call(input_ids, arguments)
@@ -191,7 +198,7 @@ def mask(masker: Masker, input_ids: Any, arguments: Arguments, out: Any, names: 
     target = given.target(call, done)
     flag = kernels.mask_batch(given.plan, call, target, given.memory.stream, given.allocate)
     given.flags.add(f"input_ids must be in [0, {given.plan.size}), but an id is not", flag)
-    return MaskedBatch(done.input_ids, done.labels, done.decisions, done.num_masked, "cuda", given.flags)
+    return MaskedBatch(done.input_ids, done.labels, done.decisions, done.num_masked, backend="cuda", _flags=given.flags)
 
 
 def apply_supplied(

@@ -6,6 +6,7 @@ import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
+from fastmask.kernels.cpu_compact import compact_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_range import (
     Batch,
@@ -185,6 +186,17 @@ def compiled_sample_rates(cache=True):
 
 
 @functools.cache
+def compiled_compact(label_dtype, cache=True):
+    """The kernel of `compact`."""
+    labels, integer = from_dtype(label_dtype), types.int64
+    signature = types.void(
+        _read(types.uint8), _read(labels), integer, integer, _read(integer), integer, labels,
+        _write(integer), _write(labels), _write(types.float32),
+    )  # fmt: skip
+    return compile_kernel(compact_kernel, signature, str(labels), parallel=False, cache=cache)
+
+
+@functools.cache
 def compiled_content_ids(id_dtype, cache=True):
     """The kernel of `content_ids` for an id dtype."""
     ids, integers = from_dtype(id_dtype), _read(types.int64)
@@ -298,6 +310,22 @@ def mask_batch(plan, call, out, ranges=1):
         plan.length_sums,
         _or(NO_BYTES, plan.is_continuation),
         *target,
+    )
+
+
+def compact(plan, call, out, compact):
+    """The selected tokens of masked Outputs side by side: flat, or `compact.width` slots a row, which must do."""
+    compiled_compact(out.labels.dtype)(
+        out.decisions,
+        out.labels,
+        call.rows,
+        call.row_length,
+        _or(NO_INTEGERS, call.boundaries),
+        -1 if compact.width is None else compact.width,
+        plan.ignore_index,
+        compact.positions,
+        compact.ids,
+        compact.weights,
     )
 
 

@@ -20,6 +20,7 @@ SOURCES = (
     "bits.py",
     "cpu.py",
     "cpu_choose.py",
+    "cpu_compact.py",
     "cpu_compile.py",
     "cpu_range.py",
     "cpu_rows.py",

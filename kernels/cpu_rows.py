@@ -11,15 +11,36 @@ from numba import njit
 
 from fastmask.kernels import fate, layout, philox
 from fastmask.kernels.bits import count_bits, in_range_64, keep_64
-from fastmask.kernels.cpu_choose import choose_prefix, cut_of
+from fastmask.kernels.cpu_choose import choose_prefix
 from fastmask.kernels.cpu_range import content_id, line_aligned
 from fastmask.kernels.cpu_sets import (
-    EMPTY, FULL, LOW, NEAR, ONE, S32, SIXTY_FOUR, SIXTY_THREE, ZERO, Row, keys_below,
+    EMPTY,
+    LOW,
+    NEAR,
+    ONE,
+    S32,
+    SIXTY_FOUR,
+    SIXTY_THREE,
+    ZERO,
+    Row,
 )  # fmt: skip
 from fastmask.kernels.cpu_spans import ATTEMPTS, choose_spans
 from fastmask.kernels.cpu_tile import (
-    CLASSES, GROUP, LANE, NEVER, TILE, classify, copy_padding, copy_tile, escapes, fill_words, find_random, inline,
-    signed, write_decisions, write_random,
+    CLASSES,
+    GROUP,
+    LANE,
+    NEVER,
+    TILE,
+    classify,
+    copy_padding,
+    copy_tile,
+    escapes,
+    fill_words,
+    find_random,
+    inline,
+    signed,
+    write_decisions,
+    write_random,
 )  # fmt: skip
 
 TWO = np.uint64(2)
@@ -280,7 +301,7 @@ def _copy_gap(samples, target, law, low, high, scratch, seen):
 
 @inline
 def _classify_own(draws, others, words, lane, seconds_lane, scratch, chunk, chunks, threshold, plan):
-    """draws as classes: by the first number where it chose the token, by the second elsewhere."""
+    """Draws as classes: by the first number where it chose the token, by the second elsewhere."""
     own = np.int32(threshold)
     t_mask, t_random = _nest(threshold, plan[layout.MASK_SHARE]), _nest(threshold, plan[layout.RANDOM_SHARE])
     n = np.int64(chunks) * 64
@@ -349,7 +370,8 @@ def _choose(samples, law, index, row, length, counter3, sample, threshold, scrat
 @njit(_nrt=False)
 def mask_rows(low, high, samples, law, target, scratch):
     """The rows low .. high - 1 of the target are written, and the padding before each; negative iff an id is out of
-    range. The last row's range takes what padding follows it."""
+    range. The last row's range takes what padding follows it.
+    """
     plan, firsts, ends = law.plan, samples.firsts, samples.ends
     by_word = plan[layout.BY_WORD] != ZERO
     with_words = by_word or plan[layout.REPLACE_UNIT] == ONE

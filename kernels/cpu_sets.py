@@ -178,7 +178,7 @@ def _walk(row, low, high, count, limit, how, near):
 
 @inline
 def _gather(row, low, high, near):
-    """near[0:n]: the units with low <= key < high, in order; n. (That more than NEAR share a key is out of the question.)"""
+    """near[0:n]: the units with low <= key < high, in order; n. More than NEAR of one key are out of the question."""
     size = ZERO
     for chunk in range(row.chunks):
         bits = keys_below(row.words, chunk, high) & ~keys_below(row.words, chunk, low) & row.starts[chunk]

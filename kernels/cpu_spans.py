@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastmask.kernels import fate, layout, philox
+from fastmask.kernels import fate, layout
 from fastmask.kernels.bits import count_bits, lowest_bit
 from fastmask.kernels.cpu_choose import count_of
 from fastmask.kernels.cpu_sets import (
