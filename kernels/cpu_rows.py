@@ -31,6 +31,7 @@ from fastmask.kernels.cpu_tile import (
     LANE,
     NEVER,
     TILE,
+    apart,
     classify,
     copy_padding,
     copy_tile,
@@ -178,7 +179,7 @@ def _mark_beginnings(marks, ids, is_continuation, size):
         marks[j] = MARKED - np.uint32(is_continuation[token]) if token < size else MARKED
 
 
-@inline
+@apart
 def _read_row(samples, law, first, end, scratch, with_words):
     """The candidates of a row, and its words' starts and rest; negative iff an id is out of range."""
     ids, marks = samples.ids, scratch.marks
@@ -282,7 +283,7 @@ def _apply(out, labels, draws, ids, t_mask, t_select, mask_id, ignore_index):
         out[j] = mask_id if draw < t_mask else token
 
 
-@inline
+@apart
 def _copy_gap(samples, target, law, low, high, scratch, seen):
     """Padding between rows comes back as it was."""
     ids = samples.ids
@@ -314,7 +315,7 @@ def _classify_own(draws, others, words, lane, seconds_lane, scratch, chunk, chun
         draws[j] = min(draws[j], others[j])
 
 
-@inline
+@apart
 def _write_row(samples, law, target, first, end, lane, scratch, own_threshold):
     """The cells of a row are written. own_threshold: tokens below it are decided by their first number."""
     plan, ids, draws = law.plan, samples.ids, scratch.draws

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
-from fastmask.kernels.cpu_tile import inline
+from fastmask.kernels.cpu_tile import apart, inline
 
 ZERO, ONE, S32, LOW = np.uint64(0), np.uint64(1), np.uint64(32), np.uint64(0xFFFFFFFF)
 SIX, SIXTY_THREE, SIXTY_FOUR = np.uint64(6), np.uint64(63), np.uint64(64)
@@ -91,7 +91,7 @@ def run_length(bits, position):
     return length + run
 
 
-@inline
+@apart
 def take_prefix(row, cut, chosen):
     """chosen: the tokens of all units before the cut. Their number."""
     key, position = cut >> S32, cut & LOW
@@ -117,7 +117,7 @@ def _positions_below(chunk, position):
     return FULL if position >= first + SIXTY_FOUR else (ONE << (position - first)) - ONE
 
 
-@inline
+@apart
 def find_cut(row, limit, how, near):
     """Where the order of units is cut: before the first unit (as key * 2^32 + position) at which to stop.
 
