@@ -4,6 +4,7 @@ The fate of a token is a pure function of (seed, epoch, sample id, position). Im
 and loads neither Numba nor CUDA; they load at first use.
 """
 
+from fastmask import presets
 from fastmask.batch import MaskedBatch
 from fastmask.dispatch import Backend, backends
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Spans
@@ -35,6 +36,7 @@ __all__ = [
     "backends",
     "get_num_threads",
     "mean_length",
+    "presets",
     "set_num_threads",
     "warmup",
 ]

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fastmask.kernels import fate
+
+
+class CompactTargets(NamedTuple):
+    """The selected tokens alone: what a head needs that computes logits nowhere else.
+
+    Flat, (total,), row after row in rising order of position; or (rows, max_predictions), where unused slots hold
+    position 0, id ignore_index and weight 0.
+    """
+
+    positions: Any  # int64: the column of a 2-D batch, the place in a 1-D one
+    ids: Any  # the labels at these positions
+    weights: Any  # float32: 1, and 0 in unused slots
+    counts: Any  # int64: the selected tokens of each row or segment
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +31,10 @@ class MaskedBatch:
         input_ids: int32 or int64, the shape of the input.
         labels: int64 (or int32 on request): the original id where selected, ignore_index elsewhere.
         decisions: uint8 per position, 0 untouched, 1 MASK, 2 random, 3 kept; None unless asked for.
-        num_masked: int64 per row, the number of selected tokens; None unless asked for.
+        num_masked: int64 per row or segment, the number of selected tokens; None unless asked for.
+        compact: CompactTargets; None unless asked for.
+        rates: float32 per row or segment, the rate T / 2^24 that Diffusion drew; None unless asked for.
+        weights: float32 per row or segment, 2^24 / T, which makes the loss of Diffusion unbiased; along with rates.
         backend: "numpy", "cpu" or "cuda".
     """
 
@@ -26,6 +42,9 @@ class MaskedBatch:
     labels: Any
     decisions: Any = None
     num_masked: Any = None
+    compact: CompactTargets | None = None
+    rates: Any = None
+    weights: Any = None
     backend: str = "cpu"
     _flags: Any = None
 

@@ -22,12 +22,16 @@ class Arguments:
     attention_mask: Any
     special_tokens_mask: Any
     lengths: Any
+    cu_seqlens: Any
+    word_ids: Any
     rates: Any
     position_offset: Any
+    stratify: Any
 
     def __post_init__(self) -> None:
-        if self.lengths is not None and self.attention_mask is not None:
-            raise ValueError("lengths and attention_mask both say what is real: give one of them")
+        said = [name for name in ("lengths", "attention_mask", "cu_seqlens") if getattr(self, name) is not None]
+        if len(said) > 1:
+            raise ValueError(f"{' and '.join(said)} both say what is real: give one of them")
 
 
 @dataclass(slots=True)

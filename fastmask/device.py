@@ -5,6 +5,7 @@ What only the device can see is left to flags that `MaskedBatch.check` reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,18 @@ import numpy as np
 
 from fastmask import validate
 from fastmask.arrays import kind_of
-from fastmask.batch import MaskedBatch
-from fastmask.call import Arguments, Call, Outputs
+from fastmask.batch import CompactTargets, MaskedBatch
+from fastmask.call import Arguments, Call, Compact, Outputs
 from fastmask.kernels import cuda as kernels
 from fastmask.memory import dtype_of, memory_of, overlap, read_dtype, span_of
 from fastmask.outputs import parts_of, refuse_narrow_labels
+from fastmask.validate_samples import (
+    check_law,
+    check_offset,
+    checked_boundaries,
+    checked_count_rates,
+    checked_strata,
+)
 
 if TYPE_CHECKING:
     from fastmask.masker import Masker
@@ -61,7 +69,10 @@ class DeviceCall:
 
     def call(self, input_ids: Any, given: Arguments) -> Call:
         """The Call; what the host can check is checked."""
+        check_law(self.plan, given)
+        boundaries = None if given.cu_seqlens is None else self._boundaries(given.cu_seqlens)
         call = Call(self._ids(input_ids), self.rows, self.row_length, validate.checked_epoch(given.epoch))
+        call.boundaries = boundaries
         if given.sample_ids is not None:
             call.sample_ids = self._sample_ids(given.sample_ids)
         if given.lengths is not None:
@@ -70,10 +81,54 @@ class DeviceCall:
             call.starts, call.lengths = self._real_runs(given.attention_mask)
         if given.special_tokens_mask is not None:
             call.special_tokens_mask = self._marks(given.special_tokens_mask)
-        if given.rates is not None:
+        if given.rates is not None and self.plan.law == "bernoulli":
             call.thresholds = self._thresholds(given.rates)
+        elif given.rates is not None:
+            call.rates = self._shares(given.rates)
+        if given.word_ids is not None:
+            call.word_ids = self._word_ids(given.word_ids)
+        if given.stratify is not None:
+            strata, call.step = checked_strata(given.stratify, self.rows)
+            call.strata = self.memory.upload(strata)
         call.offsets = self._offsets(given.position_offset, given.lengths)
+        check_offset(self.plan, call.offsets)
         return call
+
+    def _boundaries(self, x: Any) -> Any:
+        """The boundaries of a packed batch; from here on its segments are the rows."""
+        if kind_of(x) != "cuda":
+            if not isinstance(x, NUMBERS):
+                self.memory.require("cu_seqlens", x)
+            values = checked_boundaries(x, self.shape)
+            self.rows, self.row_length = values.size - 1, int(np.diff(values).max(initial=0))
+            return self.memory.upload(values)
+        if len(self.shape) != 1:
+            raise ValueError(f"cu_seqlens go with input_ids of 1 dimension, got shape {self.shape}")
+        if len(x.shape) != 1 or x.shape[0] == 0:
+            raise ValueError(f"cu_seqlens must be 1-D, from 0 to {self.shape[0]}, got shape {tuple(x.shape)}")
+        if dtype_of("cu_seqlens", x) not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise TypeError(f"cu_seqlens must be int32 or int64 on a GPU, got {x.dtype}")
+        self.rows = int(x.shape[0]) - 1  # the longest row is unknown: it may be as long as all
+        values = self.memory.readable("cu_seqlens", x)
+        checked, flag = kernels.checked_boundaries(values, self.shape[0], self.memory.stream, self.allocate)
+        self.flags.add(f"cu_seqlens must begin with 0, not fall, and end with {self.shape[0]}, but do not", flag)
+        return checked
+
+    def _word_ids(self, x: Any) -> Any:
+        self.memory.require("word_ids", x, self.shape)
+        dtype = dtype_of("word_ids", x)
+        if dtype.kind not in "iu" or dtype.itemsize < 4:
+            raise TypeError(f"word_ids must be int32 or int64 on a GPU, got {dtype}")
+        return self.memory.readable("word_ids", x)
+
+    def _shares(self, x: Any) -> Any:
+        if kind_of(x) != "cuda":
+            return self._upload("rates", x, checked_count_rates, self.rows)
+        self.memory.require("rates", x, (self.rows,), np.float64)
+        rates = self.memory.readable("rates", x)
+        shares, flag = kernels.checked_shares(rates, self.memory.stream, self.allocate)
+        self.flags.add("rates must lie in [0, 1], but one does not", flag)
+        return shares
 
     def _ids(self, x: Any) -> Any:
         read_as = read_dtype("input_ids", x)
@@ -149,8 +204,9 @@ class DeviceCall:
             ids, labels = (self.memory.empty(self.shape, d) for d in (dtype, self.masker.label_dtype))
         else:
             ids, labels = self._checked(out)
-        decisions = self.memory.empty(self.shape, np.uint8) if "decisions" in names else None
-        num_masked = self.memory.empty((self.rows,), np.int64) if "num_masked" in names else None
+        compact = "compact" in names  # made from both
+        decisions = self.memory.empty(self.shape, np.uint8) if compact or "decisions" in names else None
+        num_masked = self.memory.empty((self.rows,), np.int64) if compact or "num_masked" in names else None
         return Outputs(ids, labels, decisions, num_masked)
 
     def _checked(self, out: Any) -> tuple[Any, Any]:
@@ -176,6 +232,17 @@ class DeviceCall:
             raise ValueError("out's input_ids and input_ids overlap without being the same array")
         return flat
 
+    def compact(self, call: Call, target: Outputs, done: Outputs, width: int | None) -> CompactTargets:
+        """The selected tokens alone, (rows, width); flat with a slot for each token, since their number is unknown."""
+        shape = (math.prod(self.shape),) if width is None else (self.rows, width)
+        positions, weights = self.memory.empty(shape, np.int64), self.memory.empty(shape, np.float32)
+        ids = self.memory.empty(shape, dtype_of("labels", done.labels))
+        flat = (self.memory.flat("compact", x) for x in (positions, ids, weights))
+        listed = Compact(*flat, width)
+        flag = kernels.compact(self.plan, call, target, listed, self.memory.stream, self.allocate)
+        self.flags.add(f"max_predictions = {width} is too small: in a row more tokens are selected", flag)
+        return CompactTargets(positions, ids, weights, done.num_masked)
+
     def _writable(self, name: str, x: Any) -> Any:
         array = None if x is None else self.memory.flat(f"out's {name}", x)
         if getattr(array, "read_only", False):
@@ -183,15 +250,33 @@ class DeviceCall:
         return array
 
 
-def mask(masker: Masker, input_ids: Any, arguments: Arguments, out: Any, names: frozenset[str]) -> MaskedBatch:
+def mask(
+    masker: Masker,
+    input_ids: Any,
+    arguments: Arguments,
+    out: Any,
+    names: frozenset[str],
+    max_predictions: int | None = None,
+) -> MaskedBatch:
     """The masked batch, queued on the caller's stream; nothing waits for the device."""
     given = DeviceCall(masker, input_ids)
     call = given.call(input_ids, arguments)
     done = given.outputs(out, names)
     target = given.target(call, done)
-    flag = kernels.mask_batch(given.plan, call, target, given.memory.stream, given.allocate)
+    stream = given.memory.stream
+    batch = MaskedBatch(
+        done.input_ids, done.labels, done.decisions, done.num_masked, backend="cuda", _flags=given.flags
+    )
+    if "rates" in names:
+        call.thresholds = kernels.sample_rates(given.plan, call, stream, given.allocate)
+        batch.rates, batch.weights = (given.memory.empty((given.rows,), np.float32) for _ in range(2))
+        rates, weights = (given.memory.flat("rates", x) for x in (batch.rates, batch.weights))
+        kernels.rates_and_weights(call.thresholds, rates, weights, stream)
+    flag = kernels.mask_batch(given.plan, call, target, stream, given.allocate)
     given.flags.add(f"input_ids must be in [0, {given.plan.size}), but an id is not", flag)
-    return MaskedBatch(done.input_ids, done.labels, done.decisions, done.num_masked, "cuda", given.flags)
+    if "compact" in names:
+        batch.compact = given.compact(call, target, done, max_predictions)
+    return batch
 
 
 def apply_supplied(

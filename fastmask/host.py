@@ -9,20 +9,27 @@ import numpy as np
 
 from fastmask import buffers, validate
 from fastmask.arrays import as_kind_of, to_host
-from fastmask.batch import MaskedBatch
-from fastmask.call import Arguments, Outputs
+from fastmask.batch import CompactTargets, MaskedBatch
+from fastmask.call import Arguments, Compact, Outputs
 from fastmask.dispatch import host_kernels
-from fastmask.outputs import GivenOutputs, fresh_outputs, parts_of
+from fastmask.outputs import GivenOutputs, fresh_compact, fresh_outputs, parts_of
 from fastmask.threads import parallel_region, plan_ranges
+from fastmask.thresholds import ALWAYS
 
 if TYPE_CHECKING:
     from fastmask.masker import Masker
 
 
 def mask(
-    masker: Masker, backend: str, input_ids: Any, arguments: Arguments, out: Any, names: frozenset[str]
+    masker: Masker,
+    backend: str,
+    input_ids: Any,
+    arguments: Arguments,
+    out: Any,
+    names: frozenset[str],
+    max_predictions: int | None,
 ) -> MaskedBatch:
-    """The masked batch; ValueError where an id is out of range."""
+    """The masked batch; ValueError where an id is out of range, or a row has more selected tokens than slots."""
     plan, kernels = masker.plan, host_kernels(backend)
     ids = validate.checked_ids(input_ids)
     call = validate.host_call(plan, ids, kernels.real_runs, arguments)
@@ -33,12 +40,34 @@ def mask(
         given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
         call.in_place = given.in_place and ids.flags.c_contiguous
+    if "rates" in names:
+        call.thresholds = kernels.sample_rates(plan, call)
     good = not call.in_place or validate.ids_in_range(ids, plan.size)  # before they are overwritten
     if ids.size and not (good and run(kernels.mask_batch, backend, ids.size, plan, call, outputs)):
         raise validate.id_error(ids, plan.size)
     if given is not None:
         given.fill(outputs)
-    return _as_given(input_ids, out, ids.shape, outputs, backend)
+    batch = _as_given(input_ids, out, ids.shape, outputs, backend)
+    if "compact" in names:
+        compact = fresh_compact(outputs, max_predictions)
+        kernels.compact(plan, call, outputs, compact)
+        batch.compact = _compact_as_given(input_ids, compact, outputs.num_masked)
+    if "rates" in names:
+        rates, weights = rates_and_weights(call.thresholds)
+        batch.rates, batch.weights = as_kind_of(input_ids, rates), as_kind_of(input_ids, weights)
+    return batch
+
+
+def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
+    """T / 2^24, exact, and 2^24 / T, a division in float64; both then float32."""
+    rates, weights = thresholds / np.float64(ALWAYS), np.float64(ALWAYS) / thresholds
+    return rates.astype(np.float32), weights.astype(np.float32)
+
+
+def _compact_as_given(input_ids: Any, compact: Compact, counts: Any) -> CompactTargets:
+    shape = (-1,) if compact.width is None else (counts.size, compact.width)
+    arrays = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
+    return CompactTargets(*(as_kind_of(input_ids, x) for x in (*arrays, counts)))
 
 
 def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:
@@ -54,7 +83,7 @@ def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, b
     """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
     ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
     decisions = None if done.decisions is None else done.decisions.reshape(shape)
-    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend)
+    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
     if type(input_ids) is not np.ndarray:
         for name in ("input_ids", "labels", "decisions", "num_masked"):
             setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))

@@ -14,9 +14,10 @@ from fastmask.batch import MaskedBatch
 from fastmask.call import Arguments
 from fastmask.dispatch import choose, explain
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Law, Spans
-from fastmask.outputs import NOTHING, checked_returns
+from fastmask.outputs import NOTHING, check_returns, checked_returns
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
+from fastmask.validate_numbers import fits
 from fastmask.vocab import Vocab, integer
 
 MASK_ALONE = Replace(1, 0)
@@ -57,7 +58,7 @@ class Masker:
 
     vocab: Vocab
     select: Law
-    replace: Replace | None = None
+    replace: Replace = None  # type: ignore[assignment]  # set when the masker is made
     seed: int = 0
     ignore_index: int = -100
     id_dtype: Any = None
@@ -113,17 +114,21 @@ class Masker:
         attention_mask: Any = None,
         special_tokens_mask: Any = None,
         lengths: Any = None,
+        cu_seqlens: Any = None,
+        word_ids: Any = None,
         rates: Any = None,
+        stratify: Any = None,
         position_offset: Any = 0,
         out: Any = None,
         backend: str | None = None,
         returns: str | Iterable[str] = (),
+        max_predictions: int | None = None,
     ) -> MaskedBatch:
         """The batch with targets replaced, and the labels: arrays of the kind, shape and memory that came in.
 
         Args:
-            input_ids: (rows, columns), or (columns,) for one sample; int64, int32, uint16 (and int16, uint32) in
-                [0, size), in any layout, read-only or not. Never written unless passed as `out`.
+            input_ids: (rows, columns), or (columns,) for one sample or, with cu_seqlens, several; int64, int32, uint16
+                (and int16, uint32) in [0, size), in any layout, read-only or not. Never written unless passed as `out`.
             epoch: 0 <= epoch < 2^24. Required, since a forgotten epoch would freeze the masks.
             sample_ids: one integer in [0, 2^64) per row, or an int, the id of the first row, from which the others
                 count up. None: computed from the row's real tokens; equal samples get equal masks within an epoch.
@@ -132,13 +137,21 @@ class Masker:
             lengths: one integer in [0, columns] per row: real tokens, from column 0. With neither of them a row is real
                 less its leading and trailing runs of the pad id.
             special_tokens_mask: the shape of input_ids; where it is not 0 the token is never touched.
-            rates: one select probability per row, in place of the law's.
+            cu_seqlens: for packed 1-D input_ids: sample i is the tokens cu_seqlens[i] .. cu_seqlens[i + 1] - 1. What is
+                said of rows here holds for these segments.
+            word_ids: the shape of input_ids, integers: neighbouring candidates of equal value are one word (None in
+                lists reads as -1). Laws over words need it, or a vocabulary with is_continuation.
+            rates: one p per row, in place of the law's; not for Diffusion.
+            stratify: (index, total) or (index, total, step) for Diffusion: the place of each row (or of the first one,
+                from which the others count up) in a global batch of so many samples, whose rates are spread evenly.
             position_offset: an integer >= 0, or one per row, added to positions: a document cut into chunks keeps its
-                masks, given one sample id for all of them.
+                masks, given one sample id for all of them, under Bernoulli over tokens and Diffusion.
             out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is
                 out of range, what it holds after the error is unspecified.
             backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
-            returns: any of "decisions", "num_masked".
+            returns: any of "decisions", "num_masked", "compact", and for Diffusion "rates". With "compact" come the
+                other two arrays as well.
+            max_predictions: the slots per row of compact targets; None: flat.
 
         Raises:
             TypeError: an argument of the wrong type or dtype, a backend that cannot reach the array.
@@ -147,12 +160,25 @@ class Masker:
         """
         chosen = choose(input_ids, backend)
         names = NOTHING if returns == () else checked_returns(returns)
-        arguments = Arguments(epoch, sample_ids, attention_mask, special_tokens_mask, lengths, rates, position_offset)
+        if max_predictions is not None or "rates" in names:
+            check_returns(self.plan, names, max_predictions)
+        arguments = Arguments(
+            epoch,
+            sample_ids,
+            attention_mask,
+            special_tokens_mask,
+            lengths,
+            cu_seqlens,
+            word_ids,
+            rates,
+            position_offset,
+            stratify,
+        )
         if chosen == "cuda":
             from fastmask import device
 
-            return device.mask(self, input_ids, arguments, out, names)
-        return host.mask(self, chosen, input_ids, arguments, out, names)
+            return device.mask(self, input_ids, arguments, out, names, max_predictions)
+        return host.mask(self, chosen, input_ids, arguments, out, names, max_predictions)
 
     def explain_backend(self, input_ids: Any, backend: str | None = None) -> str:
         """Which backend a call on this array runs on, serial or parallel, and why.
@@ -169,7 +195,7 @@ def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:
         offered = np.dtype("none" if dtype is None else dtype)
     except TypeError:
         raise TypeError(f"{name} must be int32 or int64, got {dtype!r}") from None
-    if offered.kind in "iu" and not validate.fits(extreme, offered):
+    if offered.kind in "iu" and not fits(extreme, offered):
         raise OverflowError(f"{name} = {offered} cannot hold {extreme}")
     if offered not in validate.OUT_DTYPES:
         raise ValueError(f"{name} must be int32 or int64, got {offered}")

@@ -11,10 +11,13 @@ import numpy.typing as npt
 from fastmask import buffers
 from fastmask.arrays import to_host
 from fastmask.batch import MaskedBatch
-from fastmask.call import Call, Outputs
-from fastmask.validate import OUT_DTYPES, fits
+from fastmask.call import Call, Compact, Outputs
+from fastmask.plan import Plan
+from fastmask.validate import OUT_DTYPES
+from fastmask.validate_numbers import fits
+from fastmask.vocab import integer
 
-RETURNS = ("decisions", "num_masked")
+RETURNS = ("decisions", "num_masked", "compact", "rates")
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -25,8 +28,29 @@ def checked_returns(returns: Any) -> frozenset[str]:
     names = frozenset((returns,) if isinstance(returns, str) else returns)
     for name in names:
         if name not in RETURNS:
-            raise ValueError(f"returns may hold {' and '.join(RETURNS)}, got {name!r}")
+            raise ValueError(f"returns may hold {', '.join(RETURNS)}, got {name!r}")
     return names
+
+
+def check_returns(plan: Plan, names: frozenset[str], max_predictions: Any) -> None:
+    """ValueError where what is asked for does not fit the law, or max_predictions what is asked for."""
+    if "rates" in names and plan.law != "diffusion":
+        raise ValueError('returns="rates" goes with Diffusion: other laws draw no rates')
+    if max_predictions is not None:
+        if "compact" not in names:
+            raise ValueError('max_predictions goes with returns="compact"')
+        if integer("max_predictions", max_predictions) < 0:
+            raise ValueError(f"max_predictions must be >= 0, got {max_predictions}")
+
+
+def fresh_compact(out: Outputs, width: int | None) -> Compact:
+    """Room for the selected tokens of a batch. ValueError for a row that has more of them than slots."""
+    counts = np.asarray(out.num_masked)
+    if width is not None and counts.size and (most := int(counts.max())) > width:
+        row = int(counts.argmax())
+        raise ValueError(f"max_predictions = {width} is too small: {most} tokens are selected in row {row}")
+    slots = int(counts.sum()) if width is None else counts.size * width
+    return Compact(np.empty(slots, np.int64), np.empty(slots, out.labels.dtype), np.empty(slots, np.float32), width)
 
 
 def parts_of(out: Any) -> tuple[Any, Any]:
@@ -44,7 +68,7 @@ def parts_of(out: Any) -> tuple[Any, Any]:
 
 def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]) -> Outputs:
     """Outputs in memory that nobody else sees."""
-    cells = call.rows * call.row_length
+    cells = call.ids.size
     out = Outputs(buffers.empty(cells, id_dtype), buffers.empty(cells, label_dtype))
     if returns:
         _add_further(call, out, returns)
@@ -52,9 +76,10 @@ def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any
 
 
 def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
-    if "decisions" in returns:
-        out.decisions = buffers.empty(call.rows * call.row_length, np.uint8)
-    if "num_masked" in returns:
+    compact = "compact" in returns  # made from both
+    if compact or "decisions" in returns:
+        out.decisions = buffers.empty(call.ids.size, np.uint8)
+    if compact or "num_masked" in returns:
         out.num_masked = np.zeros(call.rows, np.int64)  # a batch without cells runs no kernel
 
 

@@ -14,6 +14,15 @@ from fastmask.arrays import to_host
 from fastmask.call import Arguments, Call
 from fastmask.plan import Plan
 from fastmask.thresholds import ALWAYS
+from fastmask.validate_numbers import integers, per_cell, per_row, place
+from fastmask.validate_samples import (
+    check_law,
+    check_offset,
+    checked_boundaries,
+    checked_count_rates,
+    checked_strata,
+    checked_word_ids,
+)
 from fastmask.vocab import integer
 
 MAX_EPOCH = 1 << 24
@@ -100,7 +109,7 @@ def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
         if first < 0 or first + max(rows, 1) > 1 << 64:
             raise ValueError(f"sample_ids must be in [0, 2^64), got {first} for the first of {rows} rows")
         return np.arange(rows, dtype=np.uint64) + np.uint64(first)
-    values = _integers("sample_ids", sample_ids, rows)
+    values = integers("sample_ids", sample_ids, rows)
     if values.dtype.kind == "i" and rows and (negative := values < 0).any():
         row = int(negative.argmax())
         raise ValueError(f"sample_ids must be >= 0, got {values[row]} in row {row}")
@@ -109,7 +118,7 @@ def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
 
 def checked_lengths(lengths: Any, rows: int, row_length: int) -> npt.NDArray[np.int64]:
     """One int64 per row, each in [0, row_length]."""
-    values = _integers("lengths", lengths, rows)
+    values = integers("lengths", lengths, rows)
     if rows and (outside := (values < 0) | (values > row_length)).any():
         row = int(outside.argmax())
         raise ValueError(f"lengths must be in [0, {row_length}], got {values[row]} in row {row}")
@@ -122,7 +131,7 @@ def checked_offsets(position_offset: Any, rows: int, lengths: Any) -> npt.NDArra
         return None
     if np.ndim(position_offset) == 0:
         position_offset = [integer("position_offset", position_offset)] * rows
-    values = _integers("position_offset", position_offset, rows)
+    values = integers("position_offset", position_offset, rows)
     room = MAX_POSITION - np.asarray(lengths, np.int64)
     if rows and (outside := (values < 0) | (values > room)).any():
         row = int(outside.argmax())
@@ -135,7 +144,7 @@ def checked_rates(rates: Any, rows: int) -> npt.NDArray[np.uint32]:
     values = to_host("rates", rates)
     if values.dtype.kind not in "fiu":
         raise TypeError(f"rates must be numbers, got {values.dtype}")
-    values = _per_row("rates", values, rows).astype(np.float64)
+    values = per_row("rates", values, rows).astype(np.float64)
     inside = (values >= 0) & (values <= 1)
     thresholds = np.floor(np.where(inside, values, 0.0) * ALWAYS + 0.5)
     good = inside & ((thresholds > 0) | (values == 0))
@@ -148,7 +157,7 @@ def checked_rates(rates: Any, rows: int) -> npt.NDArray[np.uint32]:
 
 def checked_marks(special_tokens_mask: Any, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """One uint8 per cell, flat; not 0 where the token is never touched."""
-    marks = _per_cell("special_tokens_mask", special_tokens_mask, shape)
+    marks = per_cell("special_tokens_mask", special_tokens_mask, shape)
     if marks.dtype.itemsize != 1 or marks.dtype.kind not in "biu":
         marks = marks != 0
     return np.ascontiguousarray(marks).reshape(-1).view(np.uint8)
@@ -179,14 +188,6 @@ def id_error(ids: Ids, size: int) -> ValueError:
     return ValueError(f"input_ids must be in [0, {size}), got {ids.reshape(-1)[cell]} {place(cell, ids.shape)}")
 
 
-def place(cell: int, shape: tuple[int, ...]) -> str:
-    """Where a flat cell lies, in words."""
-    where = tuple(int(index) for index in np.unravel_index(cell, shape))
-    if len(where) == 2:
-        return f"in row {where[0]}, column {where[1]}"
-    return f"at position {where[0] if len(where) == 1 else where}"
-
-
 def ids_in_range(ids: Ids, size: int) -> bool:
     """True iff every id is in [0, size)."""
     return ids.size == 0 or bool(ids.min() >= 0 and ids.max() < size)
@@ -211,63 +212,36 @@ def check_probabilities(name: str, values: npt.NDArray[Any]) -> None:
         raise ValueError(f"{name} must lie in [0, 1], got {value} {place(cell, values.shape)}")
 
 
-def _per_cell(name: str, x: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    values = to_host(name, x)
-    if values.shape != tuple(shape):
-        raise ValueError(f"{name} has shape {values.shape}, but input_ids has shape {tuple(shape)}")
-    return values
-
-
-def _per_row(name: str, values: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
-    if values.shape != (rows,) and not (rows == 1 and values.shape == ()):
-        raise ValueError(f"{name} must hold one value for each of {rows} rows, got shape {values.shape}")
-    return values.reshape(rows)
-
-
-def _integers(name: str, x: Any, rows: int) -> npt.NDArray[Any]:
-    values = to_host(name, x)
-    if values.dtype.kind not in "iu":
-        values = _exact_integers(name, x, values)
-    return _per_row(name, values, rows)
-
-
-def _exact_integers(name: str, x: Any, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Integers from a list whose dtype NumPy guessed wrong: an empty one, or one with values of 2^63 and more."""
-    if isinstance(x, (list, tuple)):
-        if not x:
-            return np.empty(0, np.int64)
-        integers = [integer(name, value) for value in x]
-        for row, value in enumerate(integers):
-            if not 0 <= value < 1 << 64:
-                raise ValueError(f"{name} must be in [0, 2^64), got {value} in row {row}")
-        return np.array(integers, np.uint64)
-    raise TypeError(f"{name} must be integers, got {values.dtype}")
-
-
-def fits(value: int, dtype: np.dtype[Any]) -> bool:
-    """True iff the integer dtype can hold the value."""
-    bits = 8 * dtype.itemsize
-    if dtype.kind == "u":
-        return 0 <= value < 1 << bits
-    return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
-
-
 def host_call(plan: Plan, ids: Ids, real_runs: Any, given: Arguments) -> Call:
     """The Call of a public call on host arrays. real_runs: the backend's operation, for attention masks."""
+    check_law(plan, given)
     rows, row_length = ids_shape(ids.shape)
     call = Call(flat_ids(ids, plan.size), rows, row_length, checked_epoch(given.epoch))
+    if given.cu_seqlens is not None:
+        call.boundaries = checked_boundaries(given.cu_seqlens, ids.shape)
+        lengths = np.diff(call.boundaries)
+        rows, call.rows, call.row_length = lengths.size, lengths.size, int(lengths.max(initial=0))
     if given.sample_ids is not None:
         call.sample_ids = checked_sample_ids(given.sample_ids, rows)
     if given.lengths is not None:
         call.lengths = checked_lengths(given.lengths, rows, row_length)
     if given.attention_mask is not None:
-        mask = _per_cell("attention_mask", given.attention_mask, ids.shape)
+        mask = per_cell("attention_mask", given.attention_mask, ids.shape)
         call.starts, call.lengths, wrong = real_runs(readable_mask(mask).reshape(rows, row_length))
         if wrong >= 0:
             raise mask_error(mask, int(wrong))
     if given.special_tokens_mask is not None:
         call.special_tokens_mask = checked_marks(given.special_tokens_mask, ids.shape)
     if given.rates is not None:
-        call.thresholds = checked_rates(given.rates, rows)
-    call.offsets = checked_offsets(given.position_offset, rows, row_length if call.lengths is None else call.lengths)
+        if plan.law == "bernoulli":
+            call.thresholds = checked_rates(given.rates, rows)
+        else:
+            call.rates = checked_count_rates(given.rates, rows)
+    if given.word_ids is not None:
+        call.word_ids = checked_word_ids(given.word_ids, ids.shape)
+    if given.stratify is not None:
+        call.strata, call.step = checked_strata(given.stratify, rows)
+    longest = call.row_length if call.lengths is None else call.lengths
+    call.offsets = checked_offsets(given.position_offset, rows, longest)
+    check_offset(plan, call.offsets)
     return call

@@ -78,6 +78,57 @@ class Vocab:
         object.__setattr__(self, "special_token_ids", tuple(sorted(specials)))
         object.__setattr__(self, "is_continuation", _packed_table(is_continuation, size))
 
+    @classmethod
+    def from_tokenizer(
+        cls,
+        tokenizer: Any,
+        size: int | None = None,
+        *,
+        words: bool | None = None,
+        mask_token: str | None = None,
+        pad_token: str | None = None,
+    ) -> Vocab:
+        """The vocabulary of a Hugging Face tokenizer, with its special ids and with what its tokens say about words.
+
+        Special are all ids that the tokenizer calls special, reserved ones included, and ids that name no token (the
+        rows by which a model's embedding is larger), so that none of these is ever drawn as a random token.
+
+        `is_continuation` follows from the tokenizer's JSON and the token's text alone:
+
+        - A prefix for pieces within words (WordPiece, "##"): they continue, all others begin a word. A piece that
+          stands for a whole word (WordLevel) begins one. These are the words of the tokenizer's own `word_ids()`.
+        - Byte-level BPE and SentencePiece (Metaspace): a token that begins with white space ("Ġ", "Ċ", "▁", "<0x0A>")
+          begins a word, all others continue: **a word is what lies between spaces**. `word_ids()` also cuts byte-level
+          text at punctuation and digits ("don" + "'t", "end" + "."), which the id alone cannot tell, and a token that
+          ends with a line break does not end a word. Where that matters, pass `word_ids` to the call.
+        - Added tokens always begin a word.
+
+        Args:
+            tokenizer: a `tokenizers.Tokenizer`, or a tokenizer of transformers, fast or slow.
+            size: the number of ids, such as the rows of an embedding; None: the largest id + 1, added tokens included.
+            words: True: the table, or an error where tokens do not tell (tokens that mark the ends of words, a
+                pre-tokenizer that drops spaces, a slow tokenizer). None: the table, or none where they do not tell;
+                laws over words then need `word_ids`. False: no table.
+            mask_token: the text of the mask token, where the tokenizer does not say. A tokenizer of transformers says
+                by its `mask_token`; of a `tokenizers.Tokenizer` the special token named mask, as in "[MASK]" or
+                "<mask>", is taken.
+            pad_token: likewise for padding.
+
+        Raises:
+            TypeError: not a tokenizer, or a size that is not an integer.
+            ValueError: no mask token, or two; one that is also the pad token; a text that is no token; a size that
+                leaves out an id; words=True where tokens do not tell.
+
+        >>> from tokenizers import Tokenizer, models
+        >>> tokenizer = Tokenizer(models.WordPiece({"walk": 0, "##ing": 1, "[MASK]": 2}, unk_token="walk"))
+        >>> _ = tokenizer.add_special_tokens(["[MASK]"])
+        >>> Vocab.from_tokenizer(tokenizer).continuation_table
+        array([0, 1, 0], dtype=uint8)
+        """
+        from fastmask.tokenizer import vocab_arguments
+
+        return cls(**vocab_arguments(tokenizer, size, words, mask_token, pad_token))
+
     @property
     def continuation_table(self) -> npt.NDArray[np.uint8] | None:
         """`is_continuation` as an array by id, or None."""

@@ -32,6 +32,22 @@ def in_range_64(typing_context, array, start, low, width):
 
 
 @intrinsic
+def not_zero_64(typing_context, array, start):
+    """A set as uint64: bit b tells whether array[start + b] is not 0.
+
+    array: 1-D contiguous, of uint8, start + 64 <= its size; start: uint64.
+    """
+
+    def codegen(context, builder, signature, args):
+        lanes = ir.VectorType(ir.IntType(8), 64)
+        data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+        values = builder.load(builder.bitcast(builder.gep(data, [args[1]]), ir.PointerType(lanes)), align=1)
+        return builder.bitcast(builder.icmp_unsigned("!=", values, ir.Constant(lanes, [0] * 64)), I64)
+
+    return types.uint64(array, types.uint64), codegen
+
+
+@intrinsic
 def lowest_bit(typing_context, bits):
     """The index of the lowest bit of a set, as uint64; 64 for the empty set."""
 
@@ -51,3 +67,24 @@ def count_bits(typing_context, bits):
         return builder.call(ctpop, [args[0]])
 
     return types.uint64(types.uint64), codegen
+
+
+@intrinsic
+def keep_64(typing_context, target, at, source, start, bits):
+    """target[at + b] = source[start + b] >> 8 where bit b is in the set, else 0x7FFFFFFF, for b = 0 .. 63.
+
+    target: 1-D contiguous int32, at + 64 <= its size; source: the same as uint32; at, start, bits: uint64.
+    """
+    signature = types.void(target, types.uint64, source, types.uint64, types.uint64)
+
+    def codegen(context, builder, signature, args):
+        into = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+        data = context.make_array(signature.args[2])(context, builder, value=args[2]).data
+        pointer = builder.bitcast(builder.gep(data, [args[3]]), ir.PointerType(LANES))
+        shifted = builder.lshr(builder.load(pointer, align=4), _splat(builder, I32(8)))
+        chosen = builder.bitcast(args[4], ir.VectorType(I1, 64))
+        kept = builder.select(chosen, shifted, _splat(builder, I32(0x7FFFFFFF)))
+        builder.store(kept, builder.bitcast(builder.gep(into, [args[1]]), ir.PointerType(LANES)), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -6,6 +6,7 @@ import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
+from fastmask.kernels.cpu_compact import compact_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_range import (
     Batch,
@@ -18,21 +19,22 @@ from fastmask.kernels.cpu_range import (
     make_scratch,
     mask_range,
 )
-from fastmask.kernels.cpu_tile import TILE
+from fastmask.kernels.cpu_rows import Law, Samples, make_row_scratch, mask_rows
+from fastmask.kernels.cpu_tile import TILE, first_word, rate_of
 
 INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
-NO_LONGS, NO_INTEGERS = np.empty(0, np.uint64), np.empty(0, np.int64)
+NO_LONGS, NO_INTEGERS, NO_FLOATS = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.float64)
 
 
 def mask_batch_kernel(
-    ranges, ids, rows, row_length, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets, thresholds,
-    weights, plan, runs, pool, cumulative, input_ids, labels, decisions, num_masked, in_place,
+    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
+    thresholds, weights, plan, runs, pool, cumulative, input_ids, labels, decisions, num_masked, in_place,
 ):  # fmt: skip
     """The batch is masked, in so many ranges of tiles; False iff an id is out of range."""
     firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    locate(ids, row_length, plan[layout.PAD_ID], starts, lengths, firsts, ends)
+    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
     counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
     batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
     objective = Objective(plan, runs, pool, cumulative)
@@ -52,10 +54,49 @@ def mask_batch_kernel(
     return in_range
 
 
-def content_ids_kernel(ids, row_length, pad_id, starts, lengths, weights, sample_ids):
+def mask_rows_kernel(
+    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
+    thresholds, rates, weights, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
+    input_ids, labels, decisions, num_masked, in_place,
+):  # fmt: skip
+    """The batch is masked by a law that looks at whole rows, in so many ranges of them; False iff an id is bad."""
+    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
+    samples = Samples(
+        ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, rates, weights, word_ids, epoch, counts
+    )
+    law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
+    target = Target(input_ids, labels, decisions, num_masked, in_place)
+    num_masked[:] = 0
+    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
+    step = ids.size // ranges + 1
+    for k in prange(ranges):
+        low = first_row_ending_after(ends, k * step) if k > 0 else 0
+        high = first_row_ending_after(ends, (k + 1) * step) if k + 1 < ranges else rows
+        scratch = make_row_scratch(row_length, input_ids, in_place, length_sums.size > 0)
+        seen[k, 0] = mask_rows(low, high, samples, law, target, scratch)
+    in_range = True
+    for k in range(ranges):
+        in_range &= seen[k, 0] >= 0
+    return in_range
+
+
+def sample_rates_kernel(epoch, seed, least, sample_ids, strata, step, thresholds):
+    """thresholds[r]: the T of Diffusion for sample r."""
+    counter3 = epoch << philox.PURPOSE_BITS
+    shared = first_word(step, counter3 | philox.PURPOSE_STRATA, seed) if strata.size > 0 else np.uint64(0)
+    for r in range(thresholds.size):
+        if strata.size > 0:
+            word = (shared + np.uint64(strata[r])) & philox.LOW
+        else:
+            word = first_word(sample_ids[r], counter3 | philox.PURPOSE_RATE, seed)
+        thresholds[r] = np.uint32(rate_of(word, least))
+
+
+def content_ids_kernel(ids, row_length, pad_id, boundaries, starts, lengths, weights, sample_ids):
     """sample_ids[r] is the content id of row r."""
     firsts, ends = np.empty(sample_ids.size, np.int64), np.empty(sample_ids.size, np.int64)
-    locate(ids, row_length, pad_id, starts, lengths, firsts, ends)
+    locate(ids, row_length, pad_id, boundaries, starts, lengths, firsts, ends)
     for r in range(sample_ids.size):
         sample_ids[r] = content_id(ids[firsts[r] : ends[r]], weights)
 
@@ -111,7 +152,7 @@ def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
     """The kernel of `mask_batch` for ids, corrupted ids and labels of three dtypes."""
     ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
     signature = types.boolean(
-        types.int64, _read(ids), types.int64, types.int64, _read(types.int64), _read(types.int64),
+        types.int64, _read(ids), types.int64, types.int64, *(_read(types.int64),) * 3,
         types.uint64, _read(types.uint64), _read(types.uint8), _read(types.uint64), _read(types.uint32),
         _read(types.uint64), _read(types.uint64), _read(types.uint32, 2), _read(types.uint32), _read(types.uint64),
         _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
@@ -121,11 +162,46 @@ def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
 
 
 @functools.cache
+def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
+    """The kernel of `mask_batch` for laws that look at whole rows."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    longs, integers = _read(types.uint64), _read(types.int64)
+    signature = types.boolean(
+        types.int64, _read(ids), types.int64, types.int64, integers, integers, integers,
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), _read(types.float64), longs,
+        integers, integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
+    )  # fmt: skip
+    tag = f"{ids}_{out}_{labels}"
+    return compile_kernel(mask_rows_kernel, signature, tag, parallel=parallel, cache=cache)
+
+
+@functools.cache
+def compiled_sample_rates(cache=True):
+    """The kernel of `sample_rates`."""
+    longs = types.uint64
+    words = _read(types.uint32)
+    signature = types.void(longs, longs, longs, _read(longs), words, longs, _write(types.uint32))
+    return compile_kernel(sample_rates_kernel, signature, "uint32", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_compact(label_dtype, cache=True):
+    """The kernel of `compact`."""
+    labels, integer = from_dtype(label_dtype), types.int64
+    signature = types.void(
+        _read(types.uint8), _read(labels), integer, integer, _read(integer), integer, labels,
+        _write(integer), _write(labels), _write(types.float32),
+    )  # fmt: skip
+    return compile_kernel(compact_kernel, signature, str(labels), parallel=False, cache=cache)
+
+
+@functools.cache
 def compiled_content_ids(id_dtype, cache=True):
     """The kernel of `content_ids` for an id dtype."""
     ids, integers = from_dtype(id_dtype), _read(types.int64)
     longs = types.uint64
-    signature = types.void(_read(ids), types.int64, longs, integers, integers, _read(longs), _write(longs))
+    signature = types.void(_read(ids), types.int64, longs, *(integers,) * 3, _read(longs), _write(longs))
     return compile_kernel(content_ids_kernel, signature, str(ids), parallel=False, cache=cache)
 
 
@@ -174,6 +250,7 @@ def content_ids(plan, call):
         call.ids,
         call.row_length,
         int(plan.words[layout.PAD_ID]),
+        _or(NO_INTEGERS, call.boundaries),
         NO_INTEGERS if call.starts is None else call.starts,
         NO_INTEGERS if call.lengths is None else call.lengths,
         content_weights(call.row_length),
@@ -182,38 +259,79 @@ def content_ids(plan, call):
     return sample_ids
 
 
+def sample_rates(plan, call):
+    """The threshold of each sample under Diffusion, uint32."""
+    sample_ids = content_ids(plan, call) if call.sample_ids is None else call.sample_ids
+    thresholds = np.empty(call.rows, np.uint32)
+    compiled_sample_rates()(
+        call.epoch, plan.seed, plan.least_rate, sample_ids, _or(NO_WORDS, call.strata), call.step, thresholds
+    )
+    return thresholds
+
+
 def mask_batch(plan, call, out, ranges=1):
     """True iff every id of a Call is in range; the Outputs then hold the masked batch.
 
-    With ranges > 1 so many ranges of tiles are the work of Numba's threads; the bits are the same.
+    With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
     """
     ids, sample_ids = call.ids, call.sample_ids
     if sample_ids is None and call.in_place and ranges > 1:
         sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
-    kernel = compiled_mask_batch(ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1)
-    return kernel(
+    weights = content_weights(call.row_length) if sample_ids is None else NO_LONGS
+    thresholds = call.thresholds
+    if plan.law == "diffusion" and thresholds is None:
+        thresholds = sample_rates(plan, call)
+    dtypes = ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
+    batch = (
         ranges,
         ids,
         call.rows,
         call.row_length,
-        NO_INTEGERS if call.starts is None else call.starts,
-        NO_INTEGERS if call.lengths is None else call.lengths,
+        _or(NO_INTEGERS, call.boundaries),
+        _or(NO_INTEGERS, call.starts),
+        _or(NO_INTEGERS, call.lengths),
         call.epoch,
-        NO_LONGS if sample_ids is None else sample_ids,
-        NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
-        NO_LONGS if call.offsets is None else call.offsets,
-        NO_WORDS if call.thresholds is None else call.thresholds,
-        content_weights(call.row_length) if sample_ids is None else NO_LONGS,
-        plan.words,
-        plan.special_runs,
-        plan.pool,
-        plan.cumulative,
-        out.input_ids,
-        out.labels,
-        NO_BYTES if out.decisions is None else out.decisions,
-        NO_INTEGERS if out.num_masked is None else out.num_masked,
-        call.in_place,
+        _or(NO_LONGS, sample_ids),
+        _or(NO_BYTES, call.special_tokens_mask),
+        _or(NO_LONGS, call.offsets),
+        _or(NO_WORDS, thresholds),
     )
+    objective = plan.words, plan.special_runs, plan.pool, plan.cumulative
+    target = out.input_ids, out.labels, _or(NO_BYTES, out.decisions), _or(NO_INTEGERS, out.num_masked), call.in_place
+    if plan.by_token:
+        return compiled_mask_batch(*dtypes)(*batch, weights, *objective, *target)
+    return compiled_mask_rows(*dtypes)(
+        *batch,
+        _or(NO_FLOATS, call.rates),
+        weights,
+        _or(NO_INTEGERS, call.word_ids),
+        plan.counts(call.row_length),
+        *objective,
+        plan.length_sums,
+        _or(NO_BYTES, plan.is_continuation),
+        *target,
+    )
+
+
+def compact(plan, call, out, compact):
+    """The selected tokens of masked Outputs side by side: flat, or `compact.width` slots a row, which must do."""
+    compiled_compact(out.labels.dtype)(
+        out.decisions,
+        out.labels,
+        call.rows,
+        call.row_length,
+        _or(NO_INTEGERS, call.boundaries),
+        -1 if compact.width is None else compact.width,
+        plan.ignore_index,
+        compact.positions,
+        compact.ids,
+        compact.weights,
+    )
+
+
+def _or(empty, array):
+    """An empty array stands for one that is not there."""
+    return empty if array is None else array
 
 
 def real_runs(attention_mask):

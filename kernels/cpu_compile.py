@@ -19,8 +19,13 @@ SOURCES = (
     "layout.py",
     "bits.py",
     "cpu.py",
+    "cpu_choose.py",
+    "cpu_compact.py",
     "cpu_compile.py",
     "cpu_range.py",
+    "cpu_rows.py",
+    "cpu_sets.py",
+    "cpu_spans.py",
     "cpu_tile.py",
 )
 

@@ -55,8 +55,12 @@ def content_id(tokens, weights):
 
 
 @njit
-def locate(ids, row_length, pad_id, starts, lengths, firsts, ends):
+def locate(ids, row_length, pad_id, boundaries, starts, lengths, firsts, ends):
     """firsts[r], ends[r]: the flat cells between which the real tokens of row r lie."""
+    if boundaries.size > 0:
+        firsts[:] = boundaries[:-1]
+        ends[:] = boundaries[1:]
+        return
     for r in range(firsts.size):
         first = np.int64(r) * row_length
         end = first + row_length
@@ -133,7 +137,7 @@ class Scratch(NamedTuple):
 
 
 @njit
-def _line_aligned(size):
+def line_aligned(size):
     """`size` uint64 that start on a cache line."""
     raw = np.empty(size + 8, np.uint64)
     skip = ((64 - (raw.ctypes.data & 63)) & 63) // 8
@@ -144,12 +148,12 @@ def _line_aligned(size):
 def make_scratch(target, rows):
     """Memory for one tile. Each sample in it may begin in the midst of a group of blocks and end in that of another."""
     most = min(rows, TILE)  # pieces of a tile
-    pairs = _line_aligned(2 * GROUP * (2 * most + TILE // GROUP_TOKENS))
+    pairs = line_aligned(2 * GROUP * (2 * most + TILE // GROUP_TOKENS))
     pieces = np.empty((3, most), np.int64)
     return Scratch(
         pairs=pairs,
         words=pairs.view(np.uint32),
-        draws=_line_aligned(TILE // 2).view(np.int32),
+        draws=line_aligned(TILE // 2).view(np.int32),
         found=np.empty(TILE, np.uint32),
         marks=np.empty(TILE, np.uint8),
         written=np.empty(TILE if target.in_place else 0, target.input_ids.dtype),

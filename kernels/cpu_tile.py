@@ -25,11 +25,13 @@ S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
 
 # Inlined by LLVM, and without Numba's reference counts (`_nrt`): they would cost a third of the time.
 inline = njit(forceinline=True, _nrt=False)
+apart = njit(_nrt=False)  # for what is called once or twice a row: compiled once, not at each place
 _philox = inline(philox.philox)
 _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
 _mixed_of = inline(fate.mixed_of)
 _pick_number = inline(fate.pick_number)
+rate_of = inline(fate.rate_of)
 _uniform = inline(fate.uniform)
 _pick = njit(fate.pick_function(njit(fate.count_not_above), _uniform))
 
@@ -68,6 +70,12 @@ def fill_words(pairs, first_block, groups, sample, counter3, seed):
         w0, w1, w2, w3 = _philox(block, sample, sample_high, counter3, seed, seed_high)
         pairs[TWO * b] = (w0 & LOW) | (w1 << S32)
         pairs[TWO * b + ONE] = (w2 & LOW) | (w3 << S32)
+
+
+@inline
+def first_word(sample, counter3, seed):
+    """Word 0 of block 0."""
+    return _philox(ZERO, sample, sample >> S32, counter3, seed, seed >> S32)[0] & LOW
 
 
 @inline

@@ -22,12 +22,14 @@ from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device
 
 __all__ = [
     "apply_supplied",
+    "checked_boundaries",
     "checked_integers",
     "checked_shares",
     "compact",
     "is_set",
     "mask_batch",
     "rate_thresholds",
+    "rates_and_weights",
     "real_runs",
     "sample_rates",
 ]
@@ -54,7 +56,7 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
 
     Raises ValueError for rows of 2^31 cells and more.
     """
-    if call.row_length > LONGEST_ROW:
+    if call.row_length > LONGEST_ROW and not plan.by_token:
         raise ValueError(f"rows have {call.row_length} cells, at most {LONGEST_ROW} are possible on a GPU")
     with on_device(call.ids, stream) as queue:
         flag = launch.new_flag(queue.device)
@@ -266,6 +268,29 @@ def checked_shares(rates: Array, stream: int = 0, allocate: Allocate = cuda.devi
     device array of float64, (rows,).
     """
     return _each(cuda_rows.CLAMP_SHARES, rates, np.float64, [], stream, allocate)
+
+
+def checked_boundaries(
+    boundaries: Array, cells: int, stream: int = 0, allocate: Allocate = cuda.device_array
+) -> tuple[Array, Array]:
+    """(checked, flag): the boundaries of a packed batch, int64; first 0, last the number of cells, never falling.
+
+    The flag (as in `mask_batch`, like stream and allocate) is not 0 where those given are not so; then they are
+    moved. `boundaries` is a device array of int32 or int64, 1-D, not empty.
+    """
+    with on_device(boundaries, stream) as queue:
+        flag, size = launch.new_flag(queue.device), int(boundaries.size)
+        checked = allocate(size, np.int64)
+        cuda_rows.CHECK_BOUNDARIES.launch(queue, 1, [boundaries, checked, flag], [size, cells])
+        return checked, flag
+
+
+def rates_and_weights(thresholds: Array, rates: Array, weights: Array, stream: int = 0) -> None:
+    """`rates` then holds T / 2^24, `weights` 2^24 / T, for each of the thresholds of Diffusion; both float32."""
+    with on_device(thresholds, stream) as queue:
+        size = int(thresholds.size)
+        if size > 0:
+            cuda_rows.WEIGH_RATES.launch(queue, launch.blocks_of(size), [thresholds, rates, weights], [size])
 
 
 def _each(

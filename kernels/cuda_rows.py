@@ -7,9 +7,8 @@ import numpy as np
 from numba import cuda
 
 from fastmask.kernels import fate, philox
-from fastmask.kernels.cuda_block import block_largest, block_sum, larger
+from fastmask.kernels.cuda_block import block_largest, block_sum, larger, scan_largest, smaller
 from fastmask.kernels.cuda_core import (
-    ALWAYS,
     HALF,
     IDS,
     LENGTHS,
@@ -28,6 +27,7 @@ NEVER, UNITS_OF_RATE = np.uint32(0), np.float64(1 << 24)  # the threshold of pro
 
 _mix = device(fate.mix)
 _spread = device(fate.spread)
+_rate_of = device(fate.rate_of)
 
 
 def clear(values, size):
@@ -141,6 +141,37 @@ def cut_rates(rates, thresholds, flag, size):
         i += stride
 
 
+def check_boundaries(boundaries, checked, flag, size, cells):
+    """checked: the boundaries, 0 first, `cells` last, and none below one before it; where that is not so already the
+    flag is raised. A single block works.
+    """
+    shared = cuda.shared.array(MAX_THREADS, np.uint64)
+    tile, carried = ZERO, ZERO
+    while tile < size and cuda.blockIdx.x == 0:  # all threads of the block go round together
+        i = tile + np.uint64(cuda.threadIdx.x)
+        given = np.int64(boundaries[i]) if i < size else np.int64(0)
+        value = cells if i + ONE == size else np.uint64(max(given, np.int64(0)))
+        value = ZERO if i == ZERO and size > ONE else smaller(value, cells)
+        before, total = scan_largest(value, shared)
+        if i < size:
+            value = larger(larger(carried, before), value)
+            checked[i] = np.int64(value)
+            if given != np.int64(value):
+                flag[ZERO] = RAISED
+        carried = larger(carried, total)
+        tile += np.uint64(cuda.blockDim.x)
+
+
+def weigh_rates(thresholds, rates, weights, size):
+    """rates: T / 2^24, exact; weights: 2^24 / T in float64; then float32. T > 0."""
+    i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    while i < size:
+        threshold = np.float64(thresholds[i])
+        rates[i] = np.float32(threshold / UNITS_OF_RATE)
+        weights[i] = np.float32(UNITS_OF_RATE / threshold)
+        i += stride
+
+
 def clamp_shares(rates, checked, flag, size):
     """checked: the rates; 0 in place of one that is NaN or outside [0, 1], which raises the flag."""
     i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
@@ -160,15 +191,14 @@ def draw_rates(sample_ids, strata, thresholds, given, rows, epoch, seed, step, l
     """
     i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
     while i < rows:
-        purpose, sample, stratum = philox.PURPOSE_STRATUM, step, ZERO
+        purpose, sample, stratum = philox.PURPOSE_STRATA, step, ZERO
         if given & STRATA:
             stratum = np.uint64(strata[i])
         else:
             purpose, sample = philox.PURPOSE_RATE, np.uint64(sample_ids[i])
         counter3 = (epoch << philox.PURPOSE_BITS) | purpose
         w0, _, _, _ = philox_block(ZERO, sample, sample >> HALF, counter3, seed, seed >> HALF)
-        word = (w0 + stratum) & LOW
-        thresholds[i] = np.uint32(least + ((word * (ALWAYS - least)) >> HALF))
+        thresholds[i] = np.uint32(_rate_of((w0 + stratum) & LOW, least))
         i += stride
 
 
@@ -181,4 +211,17 @@ CLAMP_INTEGERS = Kernel(clamp_integers, ("i8", "i8", "u4"), ("u8", "i8"))
 CUT_RATES = Kernel(cut_rates, ("f8", "u4", "u4"), ("u8",))
 CLAMP_SHARES = Kernel(clamp_shares, ("f8", "f8", "u4"), ("u8",))
 DRAW_RATES = Kernel(draw_rates, ("u8", "u4", "u4"), ("u8",) * 6)
-KERNELS = (CLEAR, TRIM_ROWS, FIND_RUNS, SUM_CONTENT, CLAMP_INTEGERS, CUT_RATES, CLAMP_SHARES, DRAW_RATES)
+CHECK_BOUNDARIES = Kernel(check_boundaries, (None, "i8", "u4"), ("u8", "u8"), [("<i4",), ("<i8",)])
+WEIGH_RATES = Kernel(weigh_rates, ("u4", "f4", "f4"), ("u8",))
+KERNELS = (
+    CLEAR,
+    TRIM_ROWS,
+    FIND_RUNS,
+    SUM_CONTENT,
+    CLAMP_INTEGERS,
+    CUT_RATES,
+    CLAMP_SHARES,
+    DRAW_RATES,
+    CHECK_BOUNDARIES,
+    WEIGH_RATES,
+)

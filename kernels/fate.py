@@ -48,6 +48,11 @@ def nest(select, share):
     return (select * share + ROUND_24) >> S24
 
 
+def rate_of(word, least):
+    """The rate that a word picks between the least one and 1, in units of 2^-24."""
+    return least + ((word * ((ONE << S24) - least)) >> S32)
+
+
 def count_not_above(table, size, x):
     """How many of the ascending table[0:size] are <= x."""
     low, high = ZERO, size

@@ -10,8 +10,8 @@ WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 LOW = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 
-PURPOSE_SELECT, PURPOSE_RATE, PURPOSE_SPAN = np.uint64(0), np.uint64(1), np.uint64(2)
-PURPOSE_STRATUM = np.uint64(7)  # counter 3 is epoch * 256 + purpose
+# Counter 3 is epoch * 256 + purpose.
+PURPOSE_SELECT, PURPOSE_RATE, PURPOSE_SPAN, PURPOSE_STRATA = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(7)
 PURPOSE_BITS = np.uint64(8)
 
 

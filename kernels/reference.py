@@ -127,7 +127,7 @@ def by_first_rule(plan, tokens, selected, below):
     if plan.law not in ("bernoulli", "diffusion") or plan.unit != "token" or plan.replace_unit != "token":
         return np.zeros(selected.size, np.bool_)
     cut_short = tokens.rows[below & ~selected]  # the rows in which a limit left out a chosen token
-    return selected & below & ~np.isin(tokens.rows, cut_short)
+    return below & ~np.isin(tokens.rows, cut_short)
 
 
 def deciders(unit, tokens, selected, begins_word):

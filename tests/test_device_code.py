@@ -17,9 +17,9 @@ import pytest
 
 WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
-FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates", "clamp_shares", "mask_samples"}
+FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates", "clamp_shares", "mask_samples", "weigh_rates"}
 INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers", "draw_rates"}
-INTEGERS_ALONE |= {"list_in_rows", "count_rows", "add_up", "list_flat"}
+INTEGERS_ALONE |= {"list_in_rows", "count_rows", "add_up", "list_flat", "check_boundaries"}
 
 COMPILE = """
 import json, sys, types

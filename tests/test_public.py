@@ -129,8 +129,10 @@ def test_one_value_per_row_may_be_any_kind_of_integers(backend: str, kind: str) 
         [0, 1, 2, 3, 4, 50],
     )
     given = {"lengths": lengths, "sample_ids": samples, "position_offset": offsets}
-    want = MASKER(ids, epoch=1, backend="numpy", **{name: np.array(x) for name, x in given.items()})
-    same_batches(MASKER(ids, epoch=1, backend=backend, **{name: made(x) for name, x in given.items()}), want)
+    plain: dict[str, Any] = {name: np.array(x) for name, x in given.items()}
+    want = MASKER(ids, epoch=1, backend="numpy", **plain)
+    other: dict[str, Any] = {name: made(x) for name, x in given.items()}
+    same_batches(MASKER(ids, epoch=1, backend=backend, **other), want)
 
 
 @on_host
@@ -180,7 +182,8 @@ def test_layouts_decide_nothing(backend: str, layout: str, dtype: str, tmp_path:
 
     given = {"attention_mask": ids != 0, "special_tokens_mask": marks}
     want = MASKER(ids, epoch=1, backend="numpy", **given)
-    got = MASKER(laid_out(ids), epoch=1, backend=backend, **{name: laid_out(x) for name, x in given.items()})
+    other: dict[str, Any] = {name: laid_out(x) for name, x in given.items()}
+    got = MASKER(laid_out(ids), epoch=1, backend=backend, **other)
     same_batches(got, want)
     assert {type(got.input_ids), type(got.labels)} == {np.ndarray}
     assert got.input_ids.flags.c_contiguous

@@ -25,7 +25,7 @@ from support_laws import (
 )
 from support_reference import ROW
 
-from fastmask.kernels import reference
+from fastmask.kernels import reference, reference_laws
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Law, Spans
 from fastmask.lengths import Fixed, Geometric, InverseLength
 from fastmask.replace import Replace
@@ -308,3 +308,11 @@ def test_among_equal_words_the_first_positions_are_taken(monkeypatch: pytest.Mon
     assert selected(fate(plan_of(Bernoulli(1, max_masked=3)), sample)) == [1, 2, 3]
     assert selected(fate(plan_of(ExactCount(0.07, unit="word")), sample)) == [1, 2, 3, 4, 6]
     assert selected(fate(plan_of(Bernoulli(0, unit="word", min_masked=3)), sample)) == [1, 2, 3, 4]
+
+
+def test_among_equal_words_of_a_long_sample_the_first_positions_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    forge_equal_words(monkeypatch)
+    monkeypatch.setattr(reference_laws, "words", lambda *numbers: np.zeros((4, numbers[3].size), np.uint32))
+    sample = Sample([2, *[9] * 999])
+    for law in (ExactCount(0.3), Bernoulli(0, min_masked=300), Spans(0.3, GEOMETRIC)):
+        assert selected(fate(plan_of(law), sample)) == [*range(1, 301)]

@@ -75,16 +75,16 @@ def test_a_sample_has_the_same_fate_alone_and_in_any_batch(
 
 
 def test_samples_that_touch_in_a_packed_batch_share_no_word_and_no_span() -> None:
-    samples = [Sample([9] * 4, [5] * 4, given_id=1), Sample([20] * 5, [5] * 5, given_id=2)]
+    samples = [Sample([9] * 4, [5] * 4), Sample([20] * 5, [5] * 5), Sample([*[2] * 5, *[20] * 5], [5] * 10)]
     for law, replace in (
         (Bernoulli(0.6, unit="word"), Replace(0.3, 0.3, unit="word")),
         (ExactCount(0.7), Replace(0.3, 0.3, unit="span")),
         (Spans(0.7, Fixed(8)), Replace(0.3, 0.3, unit="span")),
     ):
         for sample in range(20):
-            named = [changed(s, given_id=sample * 2 + i) for i, s in enumerate(samples)]
+            named = [changed(s, given_id=sample * 3 + i) for i, s in enumerate(samples)]
             plan = plan_of(law, replace)
-            assert fates(plan, named, packed([4, 5])) == [fate(plan, one) for one in named]
+            assert fates(plan, named, packed([4, 5, 10])) == [fate(plan, one) for one in named]
 
 
 @every_law

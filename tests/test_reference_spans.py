@@ -17,6 +17,7 @@ from fastmask.lengths import Fixed, Geometric
 from fastmask.replace import Replace
 
 GEOMETRIC = Geometric(0.2, 10)
+UNITS: tuple[Any, ...] = ("token", "word")
 
 
 def forge_attempts(monkeypatch: pytest.MonkeyPatch, *pairs: tuple[int, int]) -> None:
@@ -175,6 +176,16 @@ def test_where_a_maximum_leaves_a_chosen_token_out_all_of_its_row_is_decided_by_
             assert selected(less) == [j for j in sorted(by_word(sample)[:5])]
             assert all(less[2][j] == second_rule(sample, j) for j in selected(less))
     assert 0 < cut < 20
+
+
+@pytest.mark.parametrize("p", [0.3, 1.0])
+def test_one_cut_selects_and_replaces_single_tokens_only(p: float) -> None:
+    for sample in some_samples(6, 40):
+        alone = Sample(sample.tokens, word_ids=[*range(len(sample.tokens))], given_id=sample.given_id)
+        token, word = (fate(plan_of(Bernoulli(p, unit=unit)), alone)[2] for unit in UNITS)
+        for j, (one, other) in enumerate(zip(token, word, strict=True)):
+            assert (one != 0) == (other != 0)
+            assert one == 0 or (one, other) == (first_rule(sample, j, p), second_rule(sample, j))
 
 
 def test_the_first_position_of_a_word_decides_though_it_is_not_selected() -> None:

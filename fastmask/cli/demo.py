@@ -48,7 +48,7 @@ def demo(request: Request) -> None:
     parts = sentences_of(read_text(request.files))
     words = words_of(parts) if request.tokenizer is None else words_from(request.tokenizer)
     text = rows_of(parts, words, request.row_length)
-    setting = Setting(text.repeated(LEAST_TOKENS), _masker(request, words), request.epoch)
+    setting = Setting(text.repeated(LEAST_TOKENS), _masker(request, words), request.epoch, request.p)
     console.print(_describe(text, setting.rows, words))
     masked, timings, notes = _mask_and_time(setting, request.seconds)
     reference = next(iter(masked.values()))
@@ -118,7 +118,7 @@ def _show_sentences(console: Console, count: int, rows: Rows, words: Words, mask
 
 def _rates(setting: Setting, masked: Masked) -> Table:
     """Realised rates beside those asked for, with one standard error of chance."""
-    select, replace = setting.masker.select, setting.masker.replace
+    replace = setting.masker.replace
     special = np.isin(setting.rows.ids, setting.masker.vocab.special_token_ids)
     padding = np.arange(special.shape[1]) >= setting.rows.lengths[:, None]
     candidates = int(np.count_nonzero(~(special | padding)))
@@ -127,7 +127,7 @@ def _rates(setting: Setting, masked: Masked) -> Table:
     columns: list[Column | str] = ["", *map(_right, ("asked", "realised", "± chance"))]
     table = Table(*columns, title="Rates", title_justify="left")
     lines = [
-        ("selected", select.p, selected, candidates),
+        ("selected", setting.p, selected, candidates),
         ("  masked", replace.mask, int(counts[MASKED]), selected),
         ("  replaced", replace.random, int(counts[RANDOM]), selected),
         ("  kept", replace.kept, int(counts[KEPT]), selected),

@@ -45,6 +45,7 @@ class Setting:
     rows: Rows
     masker: fm.Masker
     epoch: int
+    p: float  # of the masker's Bernoulli law
 
     def batches(self, tokens: int | None) -> Iterator[tuple[int, int]]:
         """First row and last row + 1 of batches of about that many tokens (None: one batch)."""
@@ -112,7 +113,7 @@ def time_plain(setting: Setting, limit: float) -> Timing:
                 special=special,
                 pool=pool,
                 mask_id=masker.vocab.mask_token_id,
-                p=masker.select.p,
+                p=setting.p,
                 mask=masker.replace.mask,
                 random=masker.replace.random,
                 rng=rng,
