@@ -26,7 +26,7 @@ def _cover(row, units, word, longest, budget, by_word):
     longest = smaller(longest, budget)
     start = (word * (units + longest - ONE)) >> HALF  # of longest - 1 more units on the left
     first = start - (longest - ONE) if start >= longest - ONE else ZERO
-    left = smaller(start + ONE, units) - first
+    left = start + ONE - first  # or more than there are: the walk ends at the row's last candidate
     begin = np.uint64(firsts[origin + first])
     position, covered = begin, ZERO
     going = np.uint64(kinds[origin + begin]) & SELECTED == ZERO

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_laws import Sample
 from support import Array, assert_same, same
-from support_cuda import OVERFLOW, cuda, launch, to_device, to_host
+from support_cuda import OVERFLOW, cuda, launch, numba_cuda, to_device, to_host
 from support_cuda import tiny_launches as tiny_launches
 from support_laws import Layout, call_of, left_aligned, outputs_of, packed, padded, plan_of, some_samples, unnamed
 from test_reference_laws import EXAMPLE, WORKED, batches, laws, replacements
@@ -36,12 +36,17 @@ LAYOUTS = {
 }
 
 
+def scratch(size: int, dtype: Any) -> Any:
+    """Device memory that tells of candidates wherever it is read before it is written."""
+    return numba_cuda.to_device(np.full(size * np.dtype(dtype).itemsize, 1, np.uint8).view(dtype))
+
+
 def masked(plan: Plan, call: Call, ids: Any = np.int64, labels: Any = np.int64) -> Outputs:
     """What the kernels make of a call, in host memory; no id is out of range, and the call is left alone."""
     blank = outputs_of(call)
     blank = blank._replace(input_ids=blank.input_ids.astype(ids), labels=blank.labels.astype(labels))
     device_call, out = to_device(call), to_device(Outputs(**blank._asdict()))
-    assert not launch.is_set(cuda.mask_batch(plan, device_call, out))
+    assert not launch.is_set(cuda.mask_batch(plan, device_call, out, allocate=scratch))
     same(device_call.ids.copy_to_host(), call.ids)
     return to_host(out)
 
@@ -254,6 +259,14 @@ def test_rows_too_long_for_32_bits_are_refused() -> None:
     call = changed(call_of(samples_for(packed([3])), packed([3])), row_length=1 << 31)
     with pytest.raises(ValueError, match="rows have 2147483648 cells"):
         cuda.mask_batch(plan_of(ExactCount(0.5)), to_device(call), to_device(Outputs(**outputs_of(call)._asdict())))
+
+
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_words_and_runs_that_are_longer_than_what_a_block_takes_at_once(unit: Any) -> None:
+    tokens = [*[9] * 5, 1, *[9] * 120, 2, 9, 9]
+    sample = Sample(tokens, [0] * 5 + [1] * 121 + [2, 2, 3], given_id=3)
+    for law in (Bernoulli(0.9), Bernoulli(0.5, unit="word"), ExactCount(0.6, unit="word"), Spans(0.98, Fixed(9))):
+        check(plan_of(law, Replace(0.3, 0.4, unit=unit)), call_of([sample], packed([len(tokens)])))
 
 
 # The search for the k-th key.

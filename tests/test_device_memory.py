@@ -173,7 +173,7 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
     from fastmask.device import mask
 
     given: dict[str, Any] = {"epoch": 0, "sample_ids": names, "attention_mask": runs, "special_tokens_mask": runs}
-    rest = {"lengths": None, "rates": None, "position_offset": lengths}
+    rest = dict.fromkeys(("lengths", "cu_seqlens", "word_ids", "rates", "stratify")) | {"position_offset": lengths}
     batch = mask(MASKER, ids, Arguments(**given | rest), (out, labels), frozenset({"num_masked"}))
     assert batch.input_ids is out
     assert batch.labels is labels
@@ -185,7 +185,7 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
     assert addresses[:3] == [x.data_ptr() for x in (ids, out, labels)]
     assert addresses[6] == names.data_ptr()
     assert addresses[7:9] == queued[0][2][1:3]
-    assert addresses[9] == runs.data_ptr()
+    assert addresses[9:11] == [None, runs.data_ptr()]
 
 
 @pytest.mark.usefixtures("torch_of_a_gpu", "queued")
@@ -193,7 +193,7 @@ def test_new_outputs_are_tensors_of_the_same_device() -> None:
     from fastmask.device import mask
 
     given: dict[str, Any] = dict.fromkeys(
-        ("attention_mask", "special_tokens_mask", "lengths", "rates", "position_offset")
+        ("attention_mask", "special_tokens_mask", "lengths", "cu_seqlens", "word_ids", "rates", "stratify")
     )
     given |= {"epoch": 0, "sample_ids": [3, 4], "rates": [0.5, 0.5], "position_offset": 0}
     batch = mask(MASKER, Tensor(np.full((2, 8), 9, np.int16)), Arguments(**given), None, frozenset({"decisions"}))
