@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -55,6 +56,15 @@ SMALL = Vocab(30, 4, 0, (0, 1, 2, 3, 4))
 SCATTERED = Vocab(60, 4, None, (1, 8, 9, 30, 59))  # five runs of special ids
 
 
+def _shared_array(self: Any, shape: int, dtype: Any) -> Any:
+    """An array that the threads of a block share, the same for all that come by a line of code.
+
+    The simulator's own looks first and allocates then: of two threads at once each may get an array of its own.
+    """
+    line = sys._getframe(1)
+    return self._allocations.setdefault((line.f_code.co_filename, line.f_lineno), np.empty(shape, dtype))
+
+
 @contextmanager
 def small_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks and grids so small that a few cells cross their borders, and threads that take turns quickly.
@@ -67,6 +77,9 @@ def small_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_launch, "THREADS", 8)
     monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
     monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
+    if cuda_launch.SIMULATED:
+        simulator = importlib.import_module("numba.cuda.simulator.kernelapi")
+        monkeypatch.setattr(simulator.FakeCUDAShared, "array", _shared_array)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
     yield
