@@ -20,7 +20,7 @@ from fastmask.kernels.cpu_range import (
     mask_range,
 )
 from fastmask.kernels.cpu_rows import Law, Samples, make_row_scratch, mask_rows
-from fastmask.kernels.cpu_tile import TILE, first_word, rate_of
+from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
 
 INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
@@ -39,7 +39,7 @@ def mask_batch_kernel(
     batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
     objective = Objective(plan, runs, pool, cumulative)
     target = Target(input_ids, labels, decisions, num_masked, in_place)
-    num_masked[:] = 0
+    fill(num_masked, np.int64(0))
     begun = np.zeros((ranges, INT64_PER_LINE), np.int64)
     seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = (ids.size // TILE // ranges + 1) * TILE
@@ -67,7 +67,7 @@ def mask_rows_kernel(
     )
     law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
     target = Target(input_ids, labels, decisions, num_masked, in_place)
-    num_masked[:] = 0
+    fill(num_masked, np.int64(0))
     seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = ids.size // ranges + 1
     for k in prange(ranges):
