@@ -29,6 +29,8 @@ class Arguments:
     stratify: Any
 
     def __post_init__(self) -> None:
+        if self.lengths is None and self.cu_seqlens is None:
+            return
         said = [name for name in ("lengths", "attention_mask", "cu_seqlens") if getattr(self, name) is not None]
         if len(said) > 1:
             raise ValueError(f"{' and '.join(said)} both say what is real: give one of them")
