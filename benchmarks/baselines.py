@@ -14,6 +14,7 @@ import numpy.typing as npt
 from fastmask.cli.baseline import mask_plain
 
 Ids = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
 Masked = tuple[Ids, Ids]
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -61,16 +62,24 @@ class NumpyMasker:
         if padding is not None:
             allowed &= ~padding.reshape(-1).take(chosen)
         chosen, original = chosen[allowed], original[allowed]
-        uniform = uniform.take(chosen)
-        new = np.where(uniform < self.to_mask, self.mask_token_id, original)
-        randomised = np.flatnonzero((uniform >= self.to_mask) & (uniform < self.to_random))
+        self.write(ids, chosen, original, uniform.take(chosen), (self.to_mask, self.to_random), out)
+        return out
+
+    def write(
+        self, ids: Ids, chosen: Ids, original: Ids, uniform: Floats, borders: tuple[float, float], out: Masked
+    ) -> None:
+        """The outputs of a selection: `chosen` are its places in the flat ids, `original` the ids there.
+
+        A chosen token becomes MASK where its uniform is below the first border, and random up to the second.
+        """
+        new = np.where(uniform < borders[0], self.mask_token_id, original)
+        randomised = np.flatnonzero((uniform >= borders[0]) & (uniform < borders[1]))
         new[randomised] = self.pool[self.rng.integers(0, self.pool.size, randomised.size)]
         masked, labels = out
         np.copyto(masked, ids)
         masked.reshape(-1)[chosen] = new
         labels.fill(-100)
         labels.reshape(-1)[chosen] = original
-        return out
 
 
 @dataclass

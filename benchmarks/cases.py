@@ -11,12 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 import fastmask as fm
-from benchmarks.baselines import NumpyMasker, copier, hugging_face
+from benchmarks.baselines import Ids, NumpyMasker, copier, hugging_face
 from benchmarks.measure import aligned_empty
+from fastmask.laws import Law
 
 SIZE, MASK_ID, PAD_ID, P, SEED, EPOCH = 30522, 103, 0, 0.15, 7, 0
 TWO_RUNS = (0, 100, 101, 102, 103)  # BERT's: 0 alone, then 100 to 103
 FIVE_RUNS = (0, 3, 7, 11, 103)
+BERT_SHARES = fm.Replace(mask=0.8, random=0.1)
 PART_ROWS = 1024  # the NumPy backend makes temporaries: large cases are compared in parts
 
 
@@ -56,36 +58,50 @@ LARGE = (  # 2^24 tokens: from memory, not from a cache
 )
 
 
+def sample_ids(rows: int) -> npt.NDArray[np.uint64]:
+    """Ids that need more than 32 bits."""
+    return np.arange(rows, dtype=np.uint64) + np.uint64(1 << 33)
+
+
 class Prepared:
     """A case with its arrays in memory; a method per contestant."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
         rng = np.random.default_rng(1)
-        shape = (case.rows, case.columns)
-        self.ids = aligned_empty(shape, case.ids)
-        for first in range(0, case.rows, PART_ROWS):  # in parts: no temporary of the size of a large case
-            part = self.ids[first : first + PART_ROWS]
-            part[...] = rng.integers(0, SIZE, part.shape, np.int32)
+        self.ids = self._ids(rng)
         self.padding: npt.NDArray[np.bool_] | None = None
-        self.arguments: dict[str, Any] = {"epoch": EPOCH}
+        self.arguments: dict[str, Any] = {"epoch": EPOCH, **self._arguments(rng)}
+        self.out = (self._poisoned(case.ids_out), self._poisoned(case.labels))
+        self.vocab = self._vocab()
+        self.masker = self._masker(fm.Bernoulli(P))
+
+    def _ids(self, rng: np.random.Generator) -> Ids:
+        case = self.case
+        ids = aligned_empty((case.rows, case.columns), case.ids)
+        for first in range(0, case.rows, PART_ROWS):  # in parts: no temporary of the size of a large case
+            part = ids[first : first + PART_ROWS]
+            part[...] = rng.integers(0, SIZE, part.shape, np.int32)
+        return ids
+
+    def _arguments(self, rng: np.random.Generator) -> dict[str, Any]:
+        case = self.case
+        arguments: dict[str, Any] = {}
         if case.sample_ids:
-            self.arguments["sample_ids"] = np.arange(case.rows, dtype=np.uint64) + np.uint64(1 << 33)
+            arguments["sample_ids"] = sample_ids(case.rows)
         if case.lengths:
             lengths = rng.integers(case.columns // 2, case.columns + 1, case.rows)
             self.padding = np.arange(case.columns) >= lengths[:, None]
             self.ids[self.padding] = PAD_ID
-            self.arguments["lengths"] = lengths
-        self.out = (self._poisoned(case.ids_out), self._poisoned(case.labels))
-        self.vocab = fm.Vocab(size=SIZE, mask_token_id=MASK_ID, pad_token_id=PAD_ID, special_token_ids=case.specials)
-        self.masker = fm.Masker(
-            self.vocab,
-            select=fm.Bernoulli(P),
-            replace=fm.Replace(mask=0.8, random=0.1),
-            seed=SEED,
-            id_dtype=np.dtype(case.ids_out),
-            label_dtype=np.dtype(case.labels),
-        )
+            arguments["lengths"] = lengths
+        return arguments
+
+    def _vocab(self) -> fm.Vocab:
+        return fm.Vocab(size=SIZE, mask_token_id=MASK_ID, pad_token_id=PAD_ID, special_token_ids=self.case.specials)
+
+    def _masker(self, law: Law, replace: Any = BERT_SHARES) -> fm.Masker:
+        dtypes: dict[str, Any] = {"id_dtype": np.dtype(self.case.ids_out), "label_dtype": np.dtype(self.case.labels)}
+        return fm.Masker(self.vocab, select=law, replace=replace, seed=SEED, **dtypes)
 
     def _poisoned(self, dtype: str) -> npt.NDArray[Any]:
         array = aligned_empty(self.ids.shape, dtype)
@@ -112,11 +128,16 @@ class Prepared:
         """The copy that moves the same bytes."""
         return copier(self.ids, self.out, threads)
 
-    @cached_property
-    def _numpy(self) -> NumpyMasker:
+    @property
+    def special(self) -> npt.NDArray[np.bool_]:
+        """For each id whether it is special."""
         table = np.zeros(SIZE, np.bool_)
         table[list(self.vocab.special_token_ids)] = True
-        return NumpyMasker(table, MASK_ID, P)
+        return table
+
+    @cached_property
+    def _numpy(self) -> NumpyMasker:
+        return NumpyMasker(self.special, MASK_ID, P)
 
     def banded(self) -> object:
         """The banded masker in NumPy, given the same padding."""
@@ -133,6 +154,10 @@ class Prepared:
             never |= self.padding
         return hugging_face(self.ids, SIZE, MASK_ID, never, P)
 
+    def _parts(self) -> list[slice]:
+        """Rows that are compared together."""
+        return [slice(first, first + PART_ROWS) for first in range(0, self.case.rows, PART_ROWS)]
+
     def check(self) -> None:
         """The gate: the timed call gives the NumPy backend's bits in every cell.
 
@@ -143,8 +168,7 @@ class Prepared:
         before = self.ids.copy()
         batch: Any = self.fastmask()
         np.testing.assert_array_equal(self.ids, before, err_msg="the input was written", strict=True)
-        for first in range(0, self.case.rows, PART_ROWS):
-            part = slice(first, first + PART_ROWS)
+        for part in self._parts():
             arguments: dict[str, Any] = {
                 name: value[part] if isinstance(value, np.ndarray) else value for name, value in self.arguments.items()
             }
@@ -153,6 +177,6 @@ class Prepared:
                 np.testing.assert_array_equal(
                     getattr(batch, name)[part],
                     getattr(want, name),
-                    err_msg=f"{self.case.name}: {name} of rows from {first} differ from the NumPy backend",
+                    err_msg=f"{self.case.name}: {name} of {part} differ from the NumPy backend",
                     strict=True,
                 )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +10,8 @@ from pathlib import Path
 import fastmask as fm
 from benchmarks.cases import CASES, LARGE, Case, Prepared
 from benchmarks.cold_start import CONFIGS, first_calls
-from benchmarks.measure import UNTIMED, interleave, machine, quartiles, ratio, warm_malloc
+from benchmarks.measure import UNTIMED, interleave, machine, ratio, warm_malloc
+from benchmarks.report import gate, head, load_note, options_of, publish, row, speed, time
 from fastmask.cli.machine import cores
 
 FASTMASK, COPY, BANDED, SPARSE, HUGGING_FACE = "fastmask", "copy", "banded", "sparse", "hugging face"
@@ -34,12 +32,9 @@ class Options:
     """What the command line asked for."""
 
     quick: bool
+    rounds: int
     markdown: Path | None
     threads: int
-
-    @property
-    def rounds(self) -> int:
-        return 5 if self.quick else 51
 
     @property
     def large_rounds(self) -> int:
@@ -52,24 +47,9 @@ class Options:
 
 def parse() -> Options:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few rounds, a sixteenth of the large size")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report there as well")
     default = min(2, cores())
     parser.add_argument("--threads", type=int, default=default, help=f"at most (default {default})")
-    return Options(**vars(parser.parse_args()))
-
-
-def gate(cases: Iterable[Case], threads: int) -> int:
-    """How many cases gave the bits of the NumPy backend; a difference ends the program before any figure."""
-    fm.set_num_threads(threads)
-    count = 0
-    for case in cases:
-        try:
-            Prepared(case).check()
-        except AssertionError as error:
-            sys.exit(f"No figures: case {case.name!r} on {threads} thread(s) is not equal.\n{error}")
-        count += 1
-    return count
+    return Options(**options_of(parser, ", a sixteenth of the large size"))
 
 
 def small_line(case: Case, rounds: int) -> str:
@@ -88,14 +68,14 @@ def small_line(case: Case, rounds: int) -> str:
     seconds = interleave(contestants, rounds, case.number)
     cells = [
         case.name,
-        _time(seconds[FASTMASK], 1e6, "µs"),
-        *_speed(prepared, seconds[FASTMASK]),
+        time(seconds[FASTMASK], 1e6, "µs"),
+        *speed(prepared, seconds[FASTMASK]),
         f"{ratio(seconds, COPY, FASTMASK):.2f}",
         f"{ratio(seconds, BANDED, FASTMASK):.1f}",
         f"{ratio(seconds, SPARSE, FASTMASK):.1f}",
         f"{ratio(seconds, HUGGING_FACE, FASTMASK):.1f}" if callable(hugging_face) else hugging_face,
     ]
-    return _row(cells)
+    return row(cells)
 
 
 def large_lines(case: Case, thread_counts: list[int], rounds: int) -> Iterable[str]:
@@ -106,45 +86,15 @@ def large_lines(case: Case, thread_counts: list[int], rounds: int) -> Iterable[s
     for threads in thread_counts:
         fm.set_num_threads(threads)
         seconds = interleave({FASTMASK: prepared.fastmask, **copies}, rounds)
-        yield _row(
+        yield row(
             [
                 f"{case.name}, {prepared.tokens / 1e6:.1f} million",
                 str(threads),
-                _time(seconds[FASTMASK], 1e3, "ms"),
-                *_speed(prepared, seconds[FASTMASK]),
+                time(seconds[FASTMASK], 1e3, "ms"),
+                *speed(prepared, seconds[FASTMASK]),
                 f"{ratio(seconds, 'copy 1', FASTMASK):.2f}",
                 f"{ratio(seconds, f'copy {most}', FASTMASK):.2f}",
             ]
-        )
-
-
-def _time(seconds: list[float], scale: float, unit: str) -> str:
-    low, middle, high = (value * scale for value in quartiles(seconds))
-    digits = 2 if middle < 10 else 1 if middle < 100 else 0
-    return f"{middle:.{digits}f} {unit} ({low:.{digits}f} to {high:.{digits}f})"
-
-
-def _speed(prepared: Prepared, seconds: list[float]) -> list[str]:
-    median = statistics.median(seconds)
-    return [f"{prepared.tokens / median / 1e9:.3f}", f"{prepared.bytes_moved / median / 1e9:.1f}"]
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _head(*names: str) -> list[str]:
-    return ["", _row(names), _row("---" for _ in names)]
-
-
-def load_note() -> Iterable[str]:
-    """What other work on the machine did to the figures, where there was any."""
-    load = os.getloadavg()[0]
-    if load > 1.5:  # this process alone makes 1, and a little more in the threaded lines
-        yield ""
-        yield (
-            f"Load {load:.1f} on {cores()} cores at the end: other work ran meanwhile. It interrupts slow "
-            "contestants most, which flatters the ratios to them, and makes threads wait for each other."
         )
 
 
@@ -152,7 +102,7 @@ def report(options: Options) -> Iterable[str]:
     """The report line by line, each as soon as it is known."""
     thread_counts = sorted({1, options.threads})
     yield from (f"- {line}" for line in machine(options.threads))
-    passed = gate(CASES, 1) + sum(gate(options.large_cases, n) for n in thread_counts)
+    passed = gate(map(Prepared, CASES), 1) + sum(gate(map(Prepared, options.large_cases), n) for n in thread_counts)
     yield f"- Equal to the NumPy backend, bit for bit: all {passed} cases"
 
     first = first_calls(CONFIGS[0], 1 if options.quick else 3)
@@ -165,7 +115,7 @@ def report(options: Options) -> Iterable[str]:
     notes = NOTES.format(rounds=rounds, large_rounds=large_rounds, untimed=UNTIMED)
     yield from ("", *notes.splitlines())
     fm.set_num_threads(1)
-    yield from _head(
+    yield from head(
         "one thread, (256, 512) unless said",
         "time of a call",
         "Gtok/s",
@@ -178,7 +128,7 @@ def report(options: Options) -> Iterable[str]:
     for case in CASES:
         yield small_line(case, rounds)
     most = f"of a {options.threads}-thread copy"
-    yield from _head("from memory", "threads", "time of a call", "Gtok/s", "GB/s", "of a 1-thread copy", most)
+    yield from head("from memory", "threads", "time of a call", "Gtok/s", "GB/s", "of a 1-thread copy", most)
     for case in options.large_cases:
         yield from large_lines(case, thread_counts, large_rounds)
     yield from load_note()
@@ -186,12 +136,7 @@ def report(options: Options) -> Iterable[str]:
 
 def main() -> None:
     options = parse()
-    lines = []
-    for line in report(options):
-        print(line, flush=True)
-        lines.append(line)
-    if options.markdown is not None:
-        options.markdown.write_text("\n".join(lines) + "\n")
+    publish(report(options), options.markdown)
 
 
 if __name__ == "__main__":

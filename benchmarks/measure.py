@@ -7,6 +7,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -87,7 +88,7 @@ def machine(threads: int) -> list[str]:
         f"Code compiled for: {code}",
         f"Threads: {threads} at most",
         f"Python {platform.python_version()}, {versions}",
-        f"{platform.system()} {platform.release()}, fastmask at commit {_commit()}",
+        f"{platform.system()} {platform.release()}, fastmask at commit {_commit()}, {date.today().isoformat()}",
     ]
 
 

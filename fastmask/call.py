@@ -7,7 +7,7 @@ boundaries[r] .. boundaries[r + 1] - 1 are sample r, a row, and no cell is paddi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 Array = Any  # of the backend's own kind: NumPy, or an array in device memory
@@ -29,6 +29,8 @@ class Arguments:
     stratify: Any
 
     def __post_init__(self) -> None:
+        if self.lengths is None and self.cu_seqlens is None:
+            return
         said = [name for name in ("lengths", "attention_mask", "cu_seqlens") if getattr(self, name) is not None]
         if len(said) > 1:
             raise ValueError(f"{' and '.join(said)} both say what is real: give one of them")
@@ -74,3 +76,21 @@ class Compact:
     ids: Array  # (slots,) of the labels' dtype: the original ids
     weights: Array  # (slots,) float32: 1 for a selected token, 0 in a slot that is not used
     width: int | None = None  # None: flat
+
+
+def row_of(call: Call, row: int) -> Call:
+    """The call of one row alone, whose fates are the same. Host arrays only; `ids` become views."""
+    if call.boundaries is None:
+        first, last = row * call.row_length, (row + 1) * call.row_length
+        boundaries = None
+    else:
+        first, last = int(call.boundaries[row]), int(call.boundaries[row + 1])
+        boundaries = call.boundaries[row : row + 2] - first
+    parts: dict[str, Any] = {"rows": 1, "row_length": last - first, "boundaries": boundaries}
+    for name in ("ids", "special_tokens_mask", "word_ids"):
+        array = getattr(call, name)
+        parts[name] = None if array is None else array[first:last]
+    for name in ("sample_ids", "starts", "lengths", "offsets", "thresholds", "rates", "strata"):
+        array = getattr(call, name)
+        parts[name] = None if array is None else array[row : row + 1]
+    return replace(call, **parts)

@@ -90,7 +90,7 @@ def choose(x: Any, backend: str | None, name: str = "input_ids") -> str:
     return backend
 
 
-def explain(x: Any, backend: str | None, cells: int) -> str:
+def explain_choice(x: Any, backend: str | None, cells: int) -> str:
     """Which backend masks x, and why, in words."""
     chosen = choose(x, backend)
     why = "asked for" if backend is not None else f"input_ids is a {describe(x)}"

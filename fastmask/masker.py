@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,16 @@ import numpy.typing as npt
 from fastmask import host, validate
 from fastmask.batch import MaskedBatch
 from fastmask.call import Arguments
-from fastmask.dispatch import choose, explain
+from fastmask.dispatch import choose, explain_choice
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Law, Spans
 from fastmask.outputs import NOTHING, check_returns, checked_returns
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
 from fastmask.validate_numbers import fits
 from fastmask.vocab import Vocab, integer
+
+if TYPE_CHECKING:
+    from fastmask.explain import Explanation
 
 MASK_ALONE = Replace(1, 0)
 PARTS: dict[str, tuple[type, ...]] = {
@@ -180,13 +183,60 @@ class Masker:
             return device.mask(self, input_ids, arguments, out, names, max_predictions)
         return host.mask(self, chosen, input_ids, arguments, out, names, max_predictions)
 
+    def explain(
+        self,
+        input_ids: Any,
+        row: int,
+        column: int,
+        *,
+        epoch: int,
+        sample_ids: Any = None,
+        attention_mask: Any = None,
+        special_tokens_mask: Any = None,
+        lengths: Any = None,
+        cu_seqlens: Any = None,
+        word_ids: Any = None,
+        rates: Any = None,
+        stratify: Any = None,
+        position_offset: Any = 0,
+    ) -> Explanation:
+        """Why the token at a row and column has its fate: its draws, thresholds, unit, rank, and the reason in words.
+
+        Arguments are those of a call, in host memory. Of packed ids, `row` is the segment and `column` the place in the
+        array.
+
+        Raises:
+            IndexError: a place outside the batch, or outside the segment.
+            TypeError, ValueError: as a call.
+
+        >>> vocab = Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
+        >>> masker = Masker(vocab, Bernoulli(0.3), seed=7)
+        >>> print(masker.explain([[2, 7, 8, 9, 10, 11, 3, 0]], 0, 6, epoch=0))
+        a special id: never touched
+        """
+        from fastmask.explain import explain  # the reference, which a call need not load
+
+        arguments = Arguments(
+            epoch,
+            sample_ids,
+            attention_mask,
+            special_tokens_mask,
+            lengths,
+            cu_seqlens,
+            word_ids,
+            rates,
+            position_offset,
+            stratify,
+        )
+        return explain(self, input_ids, row, column, arguments)
+
     def explain_backend(self, input_ids: Any, backend: str | None = None) -> str:
         """Which backend a call on this array runs on, serial or parallel, and why.
 
         >>> Masker(Vocab(30, 4), Bernoulli(0.15)).explain_backend(np.zeros((1, 8), int))
         'cpu: input_ids is a numpy.ndarray; serial: fewer than 524288 cells'
         """
-        return explain(input_ids, backend, int(np.prod(np.shape(input_ids))))
+        return explain_choice(input_ids, backend, int(np.prod(np.shape(input_ids))))
 
 
 def _offered(name: str, dtype: npt.DTypeLike, extreme: int) -> np.dtype[Any]:

@@ -50,7 +50,8 @@ def fresh_compact(out: Outputs, width: int | None) -> Compact:
         row = int(counts.argmax())
         raise ValueError(f"max_predictions = {width} is too small: {most} tokens are selected in row {row}")
     slots = int(counts.sum()) if width is None else counts.size * width
-    return Compact(np.empty(slots, np.int64), np.empty(slots, out.labels.dtype), np.empty(slots, np.float32), width)
+    positions, ids = buffers.empty(slots, np.int64), buffers.empty(slots, out.labels.dtype)
+    return Compact(positions, ids, buffers.empty(slots, np.float32), width)
 
 
 def parts_of(out: Any) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -48,16 +48,13 @@ class Plan:
     is_continuation: npt.NDArray[np.uint8] | None  # by id; None where the vocabulary does not tell
     words: npt.NDArray[np.uint64]
 
-    @property
-    def needs_words(self) -> bool:
-        """Whether words enter: as the law's units, or as those that share an outcome."""
-        return "word" in (self.unit, self.replace_unit)
+    needs_words: bool = field(init=False)  # words are the law's units, or share an outcome
+    by_token: bool = field(init=False)  # a token's fate depends on no other: selection and replacement are one cut
 
-    @property
-    def by_token(self) -> bool:
-        """Whether a token's fate depends on no other token: selection and replacement are then one cut."""
+    def __post_init__(self) -> None:
         by_draw = self.law in ("bernoulli", "diffusion") and self.unit == self.replace_unit == "token"
-        return by_draw and self.min_masked == 0 and self.max_masked is None
+        object.__setattr__(self, "needs_words", "word" in (self.unit, self.replace_unit))
+        object.__setattr__(self, "by_token", by_draw and self.min_masked == 0 and self.max_masked is None)
 
     def counts(self, longest: int) -> npt.NDArray[np.int64]:
         """floor(p * n + 0.5) in float64 for n = 0 .. longest (or more): the one table that all backends read."""

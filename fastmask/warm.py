@@ -10,7 +10,13 @@ from fastmask.dispatch import host_kernels
 from fastmask.validate import ID_DTYPES, KERNEL_DTYPES, OUT_DTYPES, output_dtype
 
 
-def warmup(dtypes: str | Iterable[str] = ("int64",), *, label_dtype: str = "int64", parallel: bool = False) -> None:
+def warmup(
+    dtypes: str | Iterable[str] = ("int64",),
+    *,
+    label_dtype: str = "int64",
+    parallel: bool = False,
+    whole_rows: bool = False,
+) -> None:
     """The CPU kernels that calls with these dtypes use are compiled: none of them waits for the compiler any more.
 
     A masking kernel takes some seconds to compile, and some milliseconds to load once it is in Numba's disk cache. In a
@@ -20,6 +26,7 @@ def warmup(dtypes: str | Iterable[str] = ("int64",), *, label_dtype: str = "int6
         dtypes: names of id dtypes as in the input; the ids come out as by default.
         label_dtype: "int64" or "int32".
         parallel: also the parallel twins, which large batches use.
+        whole_rows: also the kernels of laws that look at whole rows: ExactCount, Spans, words and limits.
 
     Raises:
         TypeError: a dtype that cannot be masked.
@@ -32,12 +39,16 @@ def warmup(dtypes: str | Iterable[str] = ("int64",), *, label_dtype: str = "int6
     for dtype in _checked(dtypes):
         for twin in (False, True)[: 1 + parallel]:
             kernels.compiled_mask_batch(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
+            if whole_rows:
+                kernels.compiled_mask_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
         if parallel:
             kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
     for twin in (False, True)[: 1 + parallel]:
         kernels.compiled_apply_supplied(twin)
     for width in (1, 2, 4, 8):  # of attention masks
         kernels.compiled_real_runs(np.dtype(f"u{width}"))
+    kernels.compiled_sample_rates()
+    kernels.compiled_compact(labels)
     kernels.content_weights(1)
 
 

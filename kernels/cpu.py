@@ -20,7 +20,7 @@ from fastmask.kernels.cpu_range import (
     mask_range,
 )
 from fastmask.kernels.cpu_rows import Law, Samples, make_row_scratch, mask_rows
-from fastmask.kernels.cpu_tile import TILE, first_word, rate_of
+from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
 
 INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
@@ -39,7 +39,7 @@ def mask_batch_kernel(
     batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
     objective = Objective(plan, runs, pool, cumulative)
     target = Target(input_ids, labels, decisions, num_masked, in_place)
-    num_masked[:] = 0
+    fill(num_masked, np.int64(0))
     begun = np.zeros((ranges, INT64_PER_LINE), np.int64)
     seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = (ids.size // TILE // ranges + 1) * TILE
@@ -56,7 +56,7 @@ def mask_batch_kernel(
 
 def mask_rows_kernel(
     ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, rates, weights, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
+    thresholds, weights, rates, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
     input_ids, labels, decisions, num_masked, in_place,
 ):  # fmt: skip
     """The batch is masked by a law that looks at whole rows, in so many ranges of them; False iff an id is bad."""
@@ -67,7 +67,7 @@ def mask_rows_kernel(
     )
     law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
     target = Target(input_ids, labels, decisions, num_masked, in_place)
-    num_masked[:] = 0
+    fill(num_masked, np.int64(0))
     seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = ids.size // ranges + 1
     for k in prange(ranges):
@@ -168,7 +168,7 @@ def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
     longs, integers = _read(types.uint64), _read(types.int64)
     signature = types.boolean(
         types.int64, _read(ids), types.int64, types.int64, integers, integers, integers,
-        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), _read(types.float64), longs,
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs, _read(types.float64),
         integers, integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
         _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
     )  # fmt: skip
@@ -274,12 +274,10 @@ def mask_batch(plan, call, out, ranges=1):
 
     With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
     """
-    ids, sample_ids = call.ids, call.sample_ids
+    ids, sample_ids, thresholds = call.ids, call.sample_ids, call.thresholds
     if sample_ids is None and call.in_place and ranges > 1:
         sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
-    weights = content_weights(call.row_length) if sample_ids is None else NO_LONGS
-    thresholds = call.thresholds
-    if plan.law == "diffusion" and thresholds is None:
+    if thresholds is None and plan.law == "diffusion":
         thresholds = sample_rates(plan, call)
     dtypes = ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
     batch = (
@@ -287,30 +285,29 @@ def mask_batch(plan, call, out, ranges=1):
         ids,
         call.rows,
         call.row_length,
-        _or(NO_INTEGERS, call.boundaries),
-        _or(NO_INTEGERS, call.starts),
-        _or(NO_INTEGERS, call.lengths),
+        NO_INTEGERS if call.boundaries is None else call.boundaries,
+        NO_INTEGERS if call.starts is None else call.starts,
+        NO_INTEGERS if call.lengths is None else call.lengths,
         call.epoch,
-        _or(NO_LONGS, sample_ids),
-        _or(NO_BYTES, call.special_tokens_mask),
-        _or(NO_LONGS, call.offsets),
-        _or(NO_WORDS, thresholds),
+        NO_LONGS if sample_ids is None else sample_ids,
+        NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
+        NO_LONGS if call.offsets is None else call.offsets,
+        NO_WORDS if thresholds is None else thresholds,
+        content_weights(call.row_length) if sample_ids is None else NO_LONGS,
     )
     objective = plan.words, plan.special_runs, plan.pool, plan.cumulative
-    target = out.input_ids, out.labels, _or(NO_BYTES, out.decisions), _or(NO_INTEGERS, out.num_masked), call.in_place
-    if plan.by_token:
-        return compiled_mask_batch(*dtypes)(*batch, weights, *objective, *target)
-    return compiled_mask_rows(*dtypes)(
-        *batch,
-        _or(NO_FLOATS, call.rates),
-        weights,
-        _or(NO_INTEGERS, call.word_ids),
-        plan.counts(call.row_length),
-        *objective,
-        plan.length_sums,
-        _or(NO_BYTES, plan.is_continuation),
-        *target,
+    target = (
+        out.input_ids,
+        out.labels,
+        NO_BYTES if out.decisions is None else out.decisions,
+        NO_INTEGERS if out.num_masked is None else out.num_masked,
+        call.in_place,
     )
+    if plan.by_token:
+        return compiled_mask_batch(*dtypes)(*batch, *objective, *target)
+    samples = _or(NO_FLOATS, call.rates), _or(NO_INTEGERS, call.word_ids), plan.counts(call.row_length)
+    law = plan.length_sums, _or(NO_BYTES, plan.is_continuation)
+    return compiled_mask_rows(*dtypes)(*batch, *samples, *objective, *law, *target)
 
 
 def compact(plan, call, out, compact):

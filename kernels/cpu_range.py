@@ -17,6 +17,7 @@ from fastmask.kernels.cpu_tile import (
     copy_padding,
     copy_tile,
     count_below,
+    fill,
     fill_words,
     find_random,
     inline,
@@ -58,8 +59,8 @@ def content_id(tokens, weights):
 def locate(ids, row_length, pad_id, boundaries, starts, lengths, firsts, ends):
     """firsts[r], ends[r]: the flat cells between which the real tokens of row r lie."""
     if boundaries.size > 0:
-        firsts[:] = boundaries[:-1]
-        ends[:] = boundaries[1:]
+        for r in range(firsts.size):
+            firsts[r], ends[r] = boundaries[r], boundaries[r + 1]
         return
     for r in range(firsts.size):
         first = np.int64(r) * row_length
@@ -201,7 +202,7 @@ def _exclude(batch, runs, marks, tile, out, labels, draws, source, ignore_index)
     if batch.special_tokens_mask.size > 0:
         copy_tile(marks, batch.special_tokens_mask[tile : tile + marks.size])
     else:
-        marks[:] = np.uint8(0)
+        fill(marks, np.uint8(0))
     for run in range(RUNS_IN_ONE_PASS, runs.shape[0]):
         mark_run(marks, source, runs[run, 0], runs[run, 1])
     restore(out, labels, draws, source, marks, ignore_index)
@@ -213,7 +214,7 @@ def _finish_tile(target, objective, scratch, tile, n, out, t_mask, t_random, t_s
     draws = scratch.draws
     if t_random > t_mask:
         whole = (n + 63) & ~63  # `find_random` reads whole groups
-        draws[n:whole] = NEVER
+        fill(draws[n:whole], NEVER)
         count = find_random(scratch.found, draws[:whole], t_mask, t_random)
         write_random(out, scratch.found, count, scratch.words, scratch.piece_ends, scratch.piece_shifts, objective)
     if target.in_place:

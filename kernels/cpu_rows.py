@@ -36,6 +36,7 @@ from fastmask.kernels.cpu_tile import (
     copy_padding,
     copy_tile,
     escapes,
+    fill,
     fill_words,
     find_random,
     inline,
@@ -158,7 +159,7 @@ def _add_marks(marks, given):
 def _collect(marks, n, into, chunk):
     """The positions without a mark, from a chunk on."""
     whole = (n + 63) & ~63
-    marks[n:whole] = MARKED
+    fill(marks[n:whole], MARKED)
     for g in range(np.uint64(whole) >> np.uint64(6)):
         into[np.uint64(chunk) + g] = in_range_64(marks, np.uint64(g) * SIXTY_FOUR, UNMARKED, MARKED)
 
@@ -296,7 +297,7 @@ def _copy_gap(samples, target, law, low, high, scratch, seen):
             out, target.labels[tile : tile + n], scratch.draws[:n], ids[tile : tile + n], top, ignore_index
         )
         if target.decisions.size > 0:
-            target.decisions[tile : tile + n] = UNTOUCHED
+            fill(target.decisions[tile : tile + n], UNTOUCHED)
     return seen
 
 

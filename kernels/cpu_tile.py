@@ -140,6 +140,13 @@ def classify(draws, t_mask, t_random, t_select):
 
 
 @inline
+def fill(values, value):
+    """Every value becomes the given one (a slice assignment would take a third of a second to compile)."""
+    for j in range(values.size):
+        values[j] = value
+
+
+@inline
 def copy_tile(target, source):
     """The source once more (a slice assignment would allocate)."""
     for j in range(source.size):

@@ -12,6 +12,8 @@ from fastmask.kernels import cpu
 
 FLOAT = re.compile(r"\b(half|bfloat|float|double|fp128|x86_fp80)\b")
 INT64 = np.dtype(np.int64)
+SHARE = {"getelementptr double", "load double", "uitofp", "fmul double", "fadd double", "llvm.floor", "fptoui double"}
+SHARE_OF_A_COUNT = re.compile("|".join(map(re.escape, SHARE)))
 
 
 def floats(kernel: Any) -> list[str]:
@@ -26,6 +28,15 @@ def test_no_float_in_the_drawing_path(parallel: bool) -> None:
     (code,) = kernel.inspect_llvm().values()
     assert "3528531795" in code  # Philox's multiplier: this is the code that draws
     assert not floats(kernel)
+
+
+def test_over_rows_floats_make_the_share_of_a_count_and_nothing_else() -> None:
+    kernel = cpu.compiled_mask_rows(INT64, INT64, INT64, False, cache=False)
+    lines = floats(kernel)
+    operations = (SHARE_OF_A_COUNT.search(line) for line in lines)
+    assert {found.group() if found else "another" for found in operations} == SHARE
+    (assembly,) = kernel.inspect_asm().values()
+    assert "fmadd" not in assembly  # one rounding would be missing
 
 
 def test_no_float_in_the_content_id() -> None:

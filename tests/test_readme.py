@@ -43,6 +43,8 @@ def test_the_calls_shown_can_be_made() -> None:
         "ids": np.arange(4),
         "lengths": np.array([16, 12, 8, 4]),
         "mask": np.arange(64).reshape(4, 16) % 5 == 0,
+        "words": np.arange(64).reshape(4, 16) // 2,
+        "flat_ids": np.random.default_rng(1).integers(200, 30522, 512),
         "rates": np.full(4, 0.5),
         "ids_out": np.empty((4, 16), np.int64),
         "labels_out": np.empty((4, 16), np.int64),
