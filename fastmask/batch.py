@@ -14,7 +14,8 @@ class CompactTargets(NamedTuple):
     """The selected tokens alone: what a head needs that computes logits nowhere else.
 
     Flat, (total,), row after row in rising order of position; or (rows, max_predictions), where unused slots hold
-    position 0, id ignore_index and weight 0.
+    position 0, id ignore_index and weight 0. On a GPU the flat ones have a slot for every token of the batch, so that
+    nothing waits for their number: those behind the last selected token are not used.
     """
 
     positions: Any  # int64: the column of a 2-D batch, the place in a 1-D one

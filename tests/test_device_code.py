@@ -136,6 +136,13 @@ def test_the_share_of_a_count_is_rounded_twice(device_code: Code) -> None:
             assert set(re.findall(r"0d[0-9A-Fa-f]{16}", ptx)) == {"0d3FE0000000000000"}  # 0.5
 
 
+def test_weights_are_divided_in_float64_and_rounded_as_ieee_754_says(device_code: Code) -> None:
+    for (_, name, _), ptx in device_code.items():
+        if name == "weigh_rates":
+            computed = set(re.findall(r"\b((?:fma|mul|add|sub|div|rcp|cvt)\.[\w.]*f\d+[\w.]*)", ptx))
+            assert computed == {"cvt.rn.f64.u32", "mul.f64", "div.rn.f64", "cvt.rn.f32.f64"}, computed
+
+
 def test_nothing_lies_in_local_memory(device_code: Code) -> None:
     assert not having(r"\.local\b", device_code)
 
