@@ -3,42 +3,65 @@
 import numpy as np
 
 from fastmask.kernels import fate
-from fastmask.kernels.bits import lowest_bit, not_zero_64
-from fastmask.kernels.cpu_tile import inline
+from fastmask.kernels.bits import count_bits, lowest_bit, not_zero_64
+from fastmask.kernels.cpu_tile import TILE, inline
 
 EMPTY, ONE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(64)
 UNTOUCHED = np.uint8(fate.UNTOUCHED)
 USED, UNUSED = np.float32(1), np.float32(0)
+LIKELY = 12  # selected cells of 64, see `find_random`
 
 
 @inline
-def collect_selected(decisions, labels, first, end, shift, positions, ids, weights, slot):
-    """The selected cells of a row take the slots from the given one on, at positions less the shift. The next slot."""
-    cell = np.uint64(first)
-    while cell + SIXTY_FOUR <= np.uint64(end):
-        bits = not_zero_64(decisions, cell)
-        while bits != EMPTY:
-            at = cell + lowest_bit(bits)
-            positions[slot], ids[slot], weights[slot] = np.int64(at) - shift, labels[at], USED
+def find_selected(found, decisions):
+    """found[0:n] are the cells that are selected, ascending, of at most TILE decisions; n. found has LIKELY more."""
+    n, first = EMPTY, EMPTY
+    while first + SIXTY_FOUR <= np.uint64(decisions.size):
+        bits = not_zero_64(decisions, first)
+        end = n + count_bits(bits)
+        for i in range(LIKELY):
+            found[n + np.uint64(i)] = np.uint32(first + lowest_bit(bits))
             bits &= bits - ONE
-            slot += 1
-        cell += SIXTY_FOUR
-    while cell < np.uint64(end):
-        if decisions[cell] != UNTOUCHED:
-            positions[slot], ids[slot], weights[slot] = np.int64(cell) - shift, labels[cell], USED
-            slot += 1
-        cell += ONE
-    return slot
+        n += np.uint64(LIKELY)
+        while bits != EMPTY:
+            found[n] = np.uint32(first + lowest_bit(bits))
+            bits &= bits - ONE
+            n += ONE
+        n = end
+        first += SIXTY_FOUR
+    while first < np.uint64(decisions.size):
+        if decisions[first] != UNTOUCHED:
+            found[n] = np.uint32(first)
+            n += ONE
+        first += ONE
+    return np.int64(n)
+
+
+@inline
+def copy_found(found, labels, at, positions, ids, weights):
+    """The found cells, of which the first has the position `at`, with their labels."""
+    for i in range(positions.size):
+        positions[i] = at + np.int64(found[i])
+    for i in range(positions.size):
+        ids[i] = labels[np.uint64(found[i])]
+    for i in range(positions.size):
+        weights[i] = USED
 
 
 def compact_kernel(decisions, labels, rows, row_length, boundaries, width, ignore_index, positions, ids, weights):
     """Rows side by side (width < 0), or `width` slots a row. Packed positions count from the first cell of all."""
+    found = np.empty(TILE + LIKELY, np.uint32)
     slot = np.int64(0)
     for r in range(rows):
         first, end, shift = r * row_length, (r + 1) * row_length, r * row_length
         if boundaries.size > 0:
             first, end, shift = boundaries[r], boundaries[r + 1], np.int64(0)
-        slot = collect_selected(decisions, labels, first, end, shift, positions, ids, weights, slot)
+        for tile in range(first, end, TILE):
+            cells = slice(tile, min(tile + TILE, end))
+            after = slot + find_selected(found, decisions[cells])
+            slots = slice(slot, after)
+            copy_found(found, labels[cells], tile - shift, positions[slots], ids[slots], weights[slots])
+            slot = after
         while slot < (r + 1) * width:
             positions[slot], ids[slot], weights[slot] = np.int64(0), ignore_index, UNUSED
             slot += 1
