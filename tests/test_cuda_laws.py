@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_laws import Sample
 from support import Array, assert_same, same
+from support_cases import EXAMPLE, WORKED, batches, laws, replacements
 from support_cuda import OVERFLOW, cuda, launch, numba_cuda, to_device, to_host
 from support_cuda import tiny_launches as tiny_launches
 from support_laws import Layout, call_of, left_aligned, outputs_of, packed, padded, plan_of, some_samples, unnamed
-from test_reference_laws import EXAMPLE, WORKED, batches, laws, replacements
 
 from fastmask.call import Call, Outputs
 from fastmask.kernels import cuda_spans, cuda_tokens, cuda_units, reference, reference_laws
