@@ -19,7 +19,8 @@ from fastmask.kernels.cpu_range import (
     make_scratch,
     mask_range,
 )
-from fastmask.kernels.cpu_rows import Law, Samples, make_row_scratch, mask_rows
+from fastmask.kernels.cpu_rows import mask_rows
+from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
 from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
 
 INT64_PER_LINE = 8  # what threads write lies a cache line apart

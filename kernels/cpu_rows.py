@@ -4,27 +4,24 @@ A row is read once, into its random words and sets of bits; a law chooses among 
 tile, from the same `draws` as in `cpu_tile`: here the second number of a selected token, NEVER elsewhere.
 """
 
-from typing import Any, NamedTuple
-
 import numpy as np
 from numba import njit
 
 from fastmask.kernels import fate, layout, philox
-from fastmask.kernels.bits import count_bits, in_range_64, keep_64
+from fastmask.kernels.bits import count_bits, keep_64
 from fastmask.kernels.cpu_choose import choose_prefix
-from fastmask.kernels.cpu_range import content_id, line_aligned
+from fastmask.kernels.cpu_range import content_id
+from fastmask.kernels.cpu_read import read_row
 from fastmask.kernels.cpu_sets import (
-    EMPTY,
     LOW,
-    NEAR,
     ONE,
     S32,
     SIXTY_FOUR,
     SIXTY_THREE,
     ZERO,
     Row,
-)  # fmt: skip
-from fastmask.kernels.cpu_spans import ATTEMPTS, choose_spans
+)
+from fastmask.kernels.cpu_spans import choose_spans
 from fastmask.kernels.cpu_tile import (
     CLASSES,
     GROUP,
@@ -35,7 +32,6 @@ from fastmask.kernels.cpu_tile import (
     classify,
     copy_padding,
     copy_tile,
-    escapes,
     fill,
     fill_words,
     find_random,
@@ -43,11 +39,10 @@ from fastmask.kernels.cpu_tile import (
     signed,
     write_decisions,
     write_random,
-)  # fmt: skip
+)
 
 TWO = np.uint64(2)
 GROUP_TOKENS = 4 * GROUP
-UNMARKED, MARKED = np.uint32(0), np.uint32(1)
 ALWAYS = np.int32(1 << 24)
 UNTOUCHED = np.uint8(fate.UNTOUCHED)
 BERNOULLI, SPAN = np.uint64(layout.BERNOULLI), np.uint64(layout.SPAN)
@@ -55,173 +50,6 @@ _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
 _mixed_of = inline(fate.mixed_of)
 _nest = inline(fate.nest)
-
-
-class Samples(NamedTuple):
-    """The cells and samples of a batch; arrays that are not there are empty."""
-
-    ids: Any
-    firsts: Any  # the flat cells between which the real tokens of each row lie
-    ends: Any
-    sample_ids: Any
-    special_tokens_mask: Any
-    offsets: Any
-    thresholds: Any
-    rates: Any
-    weights: Any  # content weights
-    word_ids: Any
-    epoch: Any
-    counts: Any  # k for n = 0, 1, ...
-
-
-class Law(NamedTuple):
-    """The integers of a plan, for compiled code."""
-
-    plan: Any
-    runs: Any
-    pool: Any
-    cumulative: Any
-    lengths: Any
-    is_continuation: Any
-
-
-class RowScratch(NamedTuple):
-    """The working memory of one thread; sets have a word more than a row has chunks, which is empty."""
-
-    pairs: Any  # the words of a row as uint64: two words each
-    words: Any  # the same memory as uint32
-    candidates: Any
-    starts: Any  # of words
-    rest: Any
-    none: Any  # the empty set
-    chosen: Any
-    left: Any
-    added: Any
-    units: Any
-    near: Any
-    attempts: Any
-    attempt_words: Any
-    marks: Any
-    seconds: Any  # the second numbers of a tile, as `pairs`
-    second_words: Any
-    draws: Any
-    others: Any
-    found: Any
-    written: Any  # a tile of ids, where the target is the input itself
-    end: Any  # one cell: where the piece of a tile ends
-    shift: Any
-
-
-@njit
-def make_row_scratch(longest, ids, in_place, spans):
-    """Memory for one row of so many tokens."""
-    chunks = longest // 64 + 2
-    cells = (chunks + 1) * 64
-    pairs, attempts = line_aligned(cells // 2), line_aligned(2 * ATTEMPTS)
-    seconds = line_aligned(TILE // 2 + 64)
-    sets = np.zeros((7, chunks), np.uint64)
-    places = np.zeros((2, 1), np.int64)
-    tile, other_tile = line_aligned(TILE // 2), line_aligned(TILE // 2)
-    units, written = np.empty(cells if spans else 0, np.uint32), np.empty(TILE if in_place else 0, ids.dtype)
-    return RowScratch(
-        pairs, pairs.view(np.uint32), sets[0], sets[1], sets[2], sets[3], sets[4], sets[5], sets[6], units,
-        np.empty(NEAR, np.uint64), attempts, attempts.view(np.uint32), line_aligned(TILE // 2).view(np.uint32),
-        seconds, seconds.view(np.uint32), tile.view(np.int32), other_tile.view(np.int32), np.empty(TILE, np.uint32),
-        written, places[0], places[1],
-    )  # fmt: skip
-
-
-@inline
-def _mark_special(marks, ids, runs, top, seen):
-    """Marks become 1 where an id is special; negative iff `seen` is or an id lies outside [0, top]."""
-    first0, length0, first1, length1 = runs[0, 0], runs[0, 1], runs[1, 0], runs[1, 1]
-    for j in range(ids.size):
-        token = ids[j]
-        low = np.uint32(token)
-        ordinary = (np.uint32(low - first0) >= length0) & (np.uint32(low - first1) >= length1)
-        seen = escapes(seen, signed(token), top)
-        marks[j] = UNMARKED if ordinary else MARKED
-    for run in range(2, runs.shape[0]):
-        first, length = runs[run, 0], runs[run, 1]
-        for j in range(ids.size):
-            marks[j] = MARKED if np.uint32(np.uint32(ids[j]) - first) < length else marks[j]
-    return seen
-
-
-@inline
-def _add_marks(marks, given):
-    """Marks become 1 where the caller's are not 0."""
-    for j in range(given.size):
-        marks[j] = marks[j] if given[j] == np.uint8(0) else MARKED
-
-
-@inline
-def _collect(marks, n, into, chunk):
-    """The positions without a mark, from a chunk on."""
-    whole = (n + 63) & ~63
-    fill(marks[n:whole], MARKED)
-    for g in range(np.uint64(whole) >> np.uint64(6)):
-        into[np.uint64(chunk) + g] = in_range_64(marks, np.uint64(g) * SIXTY_FOUR, UNMARKED, MARKED)
-
-
-@inline
-def _mark_breaks(marks, word_ids, first, n):
-    """Marks are 1 where a cell's word is not that of the cell before it. first: the flat cell of marks[0], above 0."""
-    here, before = word_ids[first : first + n], word_ids[first - 1 : first - 1 + n]
-    for j in range(n):
-        marks[j] = UNMARKED if here[j] == before[j] else MARKED
-
-
-@inline
-def _mark_beginnings(marks, ids, is_continuation, size):
-    """Marks are 1 where an id does not continue a word."""
-    for j in range(ids.size):
-        token = np.uint64(ids[j])
-        marks[j] = MARKED - np.uint32(is_continuation[token]) if token < size else MARKED
-
-
-@apart
-def _read_row(samples, law, first, end, scratch, with_words):
-    """The candidates of a row, and its words' starts and rest; negative iff an id is out of range."""
-    ids, marks = samples.ids, scratch.marks
-    top = signed(ids.dtype.type(law.plan[layout.SIZE] - ONE))
-    seen = signed(ids.dtype.type(0))
-    for tile in range(first, end, TILE):
-        n = min(TILE, end - tile)
-        chunk = (tile - first) >> 6
-        tokens = ids[tile : tile + n]
-        seen = _mark_special(marks, tokens, law.runs, top, seen)
-        if samples.special_tokens_mask.size > 0:
-            _add_marks(marks, samples.special_tokens_mask[tile : tile + n])
-        _collect(marks, n, scratch.candidates, chunk)
-        if with_words:
-            if samples.word_ids.size > 0:
-                skip = 1 if tile == 0 else 0  # the first cell of all has none before it
-                _mark_breaks(marks[skip:], samples.word_ids, tile + skip, n - skip)
-                if skip:
-                    marks[0] = MARKED
-            else:
-                _mark_beginnings(marks, tokens, law.is_continuation, law.plan[layout.SIZE])
-            _collect(marks, n, scratch.rest, chunk)
-    chunks = np.uint64(end - first + 63) >> np.uint64(6)
-    scratch.candidates[chunks] = EMPTY
-    if with_words:
-        _split_words(scratch.candidates, scratch.starts, scratch.rest, chunks)
-    return seen
-
-
-@inline
-def _split_words(candidates, starts, rest, chunks):
-    """rest, at first what continues the cell before it: candidates that continue one; starts: the others."""
-    carry = ZERO
-    for chunk in range(chunks):
-        all_of_them = candidates[chunk]
-        further = all_of_them & rest[chunk] & ((all_of_them << ONE) | carry)
-        carry = all_of_them >> SIXTY_THREE
-        rest[chunk] = further
-        starts[chunk] = all_of_them & ~further
-    rest[chunks] = EMPTY
-    starts[chunks] = EMPTY
 
 
 @inline
@@ -388,7 +216,7 @@ def mask_rows(low, high, samples, law, target, scratch):
             continue
         length = np.uint64(end - first)
         chunks = (length + SIXTY_THREE) >> np.uint64(6)
-        seen |= _read_row(samples, law, first, end, scratch, with_words)
+        seen |= read_row(samples, law, first, end, scratch, with_words)
         offset = samples.offsets[index] if samples.offsets.size > 0 else ZERO
         lane = np.int64(offset & LANE)
         if samples.sample_ids.size > 0:
