@@ -260,7 +260,7 @@ def random_batch(
     return Batch(where, flat, cells, rows)
 
 
-def allowed(law: Law, said: dict[str, bool]) -> dict[str, bool]:
+def allowed(law: Law, said: dict[str, bool]) -> dict[str, Any]:
     """What is said, less what the law does not take."""
     refused = {Diffusion: "rates", Spans: "offsets"}.get(type(law))
     return {name: yes and name != refused for name, yes in said.items()}
