@@ -43,7 +43,7 @@ def laws(draw: st.DrawFn, unit: Any) -> Law:
 @st.composite
 def replacements(draw: st.DrawFn, vocab: fm.Vocab, units: list[Any]) -> fm.Replace:
     how: dict[str, Any] = {"unit": draw(st.sampled_from(units)), "exclude_original": draw(st.booleans())}
-    pool = draw(st.sampled_from([None, None, "vocab", range(5, 25), tuple(range(5, 29, 2))]))
+    pool: Any = draw(st.sampled_from([None, None, "vocab", range(5, 25), tuple(range(5, 29, 2))]))
     if draw(st.integers(0, 3)) == 0:
         size = vocab.size if pool is None or pool == "vocab" else len(pool)
         how["weights"] = np.random.default_rng(draw(st.integers(0, 99))).random(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,8 @@ LEAST = 16777
 
 def rates_of(rows: int, **given: Any) -> Array:
     """T of each of so many empty samples."""
-    batch = DIFFUSION(np.empty((rows, 0), int), **{"epoch": 0, "sample_ids": 0, "returns": "rates"} | given)
+    call: dict[str, Any] = {"epoch": 0, "sample_ids": 0, "returns": "rates", **given}
+    batch = DIFFUSION(np.empty((rows, 0), int), **call)
     scaled = batch.rates.astype(np.float64) * 2**24
     same(scaled, np.round(scaled))
     same(batch.weights, (2**24 / scaled).astype(np.float32))
@@ -210,6 +211,6 @@ def test_what_diffusion_masks_is_nested_in_the_rate_of_its_sample() -> None:
         batch = DIFFUSION(ids, epoch=0, sample_ids=3, stratify=(index, 16), returns="rates")
         by_rate.append((float(batch.rates[0]), batch.labels == 9))
     by_rate.sort(key=lambda pair: pair[0])
-    for (_, fewer), (_, more) in zip(by_rate, by_rate[1:], strict=False):
+    for (_, fewer), (_, more) in pairwise(by_rate):
         assert not (fewer & ~more).any()
         assert fewer.sum() < more.sum()
