@@ -115,7 +115,7 @@ def make_plan(vocab: Vocab, select: Law, replace: Replace, seed: int, ignore_ind
         layout.BY_WORD: int(unit == "word"),
         layout.REPLACE_UNIT: UNITS.index(replace.unit),
         layout.COUNT_OF: COUNTS_OF.index(count_of),
-        layout.MIN_MASKED: least,
+        layout.MIN_MASKED: min(least, layout.NO_LIMIT),
         layout.MAX_MASKED: layout.NO_LIMIT if most is None else min(most, layout.NO_LIMIT),
         layout.LEAST_RATE: least_rate,
         layout.STEPS: len(steps),

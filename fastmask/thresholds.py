@@ -63,6 +63,8 @@ def checked_weights(name: str, weights: object) -> tuple[float, ...]:
 def _number(name: str, value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a number, got {value!r}") from None
 

@@ -68,12 +68,15 @@ def checked_word_ids(word_ids: Any, shape: tuple[int, ...]) -> npt.NDArray[np.in
 
 
 def _without_none(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Objects as integers; TypeError that names the first one that is neither an integer nor None."""
+    """Objects as integers; TypeError for the first that is neither an integer nor None, ValueError for too large."""
     numbers = np.empty(values.size, np.int64)
     for cell, value in enumerate(values.reshape(-1)):
         if value is not None and not isinstance(value, (int, np.integer)):
             raise TypeError(f"word_ids must be integers or None, got {value!r} {place(cell, values.shape)}")
-        numbers[cell] = -1 if value is None else value
+        number = -1 if value is None else int(value)
+        if not -(1 << 63) <= number < 1 << 64:
+            raise ValueError(f"word_ids must fit into 64 bits, got {number} {place(cell, values.shape)}")
+        numbers[cell] = number - (1 << 64) if number >= 1 << 63 else number
     return numbers.reshape(values.shape)
 
 
@@ -103,7 +106,10 @@ def checked_strata(stratify: Any, rows: int) -> tuple[npt.NDArray[np.uint32], in
         raise ValueError(f"stratify's step must be in [0, 2^64), got {step}")
     first = parts[0]
     if np.ndim(first) == 0:
-        first = np.arange(rows) + integer("stratify's index", first)
+        first = integer("stratify's index", first)
+        if rows and not 0 <= first < total:
+            raise ValueError(f"stratify's index must be in [0, {total}), got {first} in row 0")
+        first = np.arange(rows) + (first if rows else 0)
     index = integers("stratify's index", first, rows)
     if rows and (outside := (index < 0) | (index >= total)).any():
         row = int(outside.argmax())

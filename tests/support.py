@@ -7,7 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -182,6 +182,16 @@ def in_place(call: Call, out: Outputs) -> Call:
     """The call with its ids in the memory of the outputs."""
     out.input_ids[:] = call.ids
     return replace(call, ids=out.input_ids, in_place=True)
+
+
+def every(**tables: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """A test for each row of tables that are named after errors."""
+    errors = {"value": ValueError, "type": TypeError, "overflow": OverflowError}
+    return [
+        pytest.param(errors[name], *row, id=f"{row[0]}-{i}")
+        for name, rows in tables.items()
+        for i, row in enumerate(rows)
+    ]
 
 
 def run_python(code: str, *options: str, **environment: str) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from plain import IGNORED
 from plain_laws import VOCAB, Row, Sample
-from support import Array, same
+from support import POISON, Array, all_same, same, same_batches
 from support_reference import POISONS, Masked, equal, poisoned, sample_of
 
+import fastmask as fm
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
-from fastmask.laws import Law
+from fastmask.laws import Diffusion, Law, Spans
 from fastmask.plan import Plan, make_plan
 from fastmask.replace import Replace
 
@@ -142,3 +143,147 @@ def some_samples(rows: int, length: int, seed: int = 0, **given: Any) -> list[Sa
         tokens[[0, -1]] = 2, 3
         samples.append(Sample(tokens.tolist(), given_id=row * 2**31, **given))
     return samples
+
+
+# Random batches for every backend of the host, at the public call and at the kernels.
+
+RETURNS = ("decisions", "num_masked", "compact")
+LENGTHS = (0, 1, 63, 0, 64, 65, 511, 512, 513, 1100, 2, 0)  # about the borders of chunks and tiles
+LAYOUTS = ("left", "middle", "right", "pad id", "packed")
+
+
+def wordy(vocab: fm.Vocab, beginnings: float = 0.4) -> fm.Vocab:
+    """The vocabulary with a table of continuations, in which so many ids begin words."""
+    table = np.random.default_rng(vocab.size).random(vocab.size) >= beginnings
+    return fm.Vocab(vocab.size, vocab.mask_token_id, vocab.pad_token_id, vocab.special_token_ids, table)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Random samples, where they lie, and what a call says of them beside that."""
+
+    layout: Layout
+    ids: Array  # flat
+    cells: dict[str, Array]  # word_ids, special_tokens_mask: flat
+    rows: dict[str, Array]  # rates, position_offset, sample_ids: one per sample
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        call = self.layout.call
+        return (self.layout.size,) if "boundaries" in call else (call["rows"], call["row_length"])
+
+    @property
+    def shaped(self) -> Array:
+        return self.ids.reshape(self.shape).copy()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a public call says."""
+        call = self.layout.call
+        if "boundaries" in call:
+            said: dict[str, Any] = {"cu_seqlens": call["boundaries"]}
+        elif "starts" in call:
+            ones = self.layout.spread([[1] * length for length in self.layout.lengths], np.int64, 0)
+            said = {"attention_mask": ones.reshape(self.shape)}
+        else:
+            said = {"lengths": call["lengths"]} if "lengths" in call else {}
+        return said | {name: x.reshape(self.shape) for name, x in self.cells.items()} | self.rows
+
+    def call(self, plan: Plan, epoch: int = 3) -> Call:
+        """What a kernel reads."""
+        given: dict[str, Any] = dict(self.cells)
+        if "rates" in self.rows:
+            rates = self.rows["rates"]
+            given |= {"thresholds": np.floor(rates * 2**24 + 0.5).astype(np.uint32)}
+            given = given if plan.law == "bernoulli" else self.cells | {"rates": rates}
+        if "position_offset" in self.rows:
+            given["offsets"] = self.rows["position_offset"].astype(np.uint64)
+        if "sample_ids" in self.rows:
+            given["sample_ids"] = self.rows["sample_ids"]
+        return Call(self.ids, epoch=epoch, **self.layout.call, **given)
+
+
+def layout_of(name: str, lengths: Sequence[int], rng: np.random.Generator) -> Layout:
+    sizes = list(lengths)
+    lefts = rng.integers(0, 8, len(sizes)).tolist()
+    match name:
+        case "left":
+            return left_aligned(sizes, right=3)
+        case "middle":
+            return padded(sizes, lefts, right=2)
+        case "right":
+            return padded(sizes, [max(sizes, default=0) - length for length in sizes])
+        case "pad id":
+            return unnamed(padded(sizes, lefts, right=2))
+        case _:
+            return packed(sizes)
+
+
+def random_batch(
+    seed: Any,
+    vocab: fm.Vocab,
+    layout: str,
+    lengths: Sequence[int] = LENGTHS,
+    beginnings: float | None = 0.4,
+    specials: float = 0.1,
+    **said: bool,
+) -> Batch:
+    """Samples of these lengths, and what is said of them: any of marks, rates, offsets and named.
+
+    `beginnings` is the share of cells at which a word begins, None for a call without word ids. Padding that a call
+    names holds an ordinary id, so that a kernel that reads it is found out.
+    """
+    rng = np.random.default_rng(seed)
+    where = layout_of(layout, lengths, rng)
+    ordinary = np.delete(np.arange(vocab.size), list(vocab.special_token_ids))
+    tokens = rng.choice(ordinary, where.size)
+    tokens = np.where(rng.random(where.size) < specials, rng.choice(vocab.special_token_ids, where.size), tokens)
+    fill = int(vocab.pad_token_id or 0) if layout == "pad id" else int(ordinary[0])
+    flat = np.full(where.size, fill)
+    for first, length in zip(where.firsts, where.lengths, strict=True):
+        flat[first : first + length] = tokens[first : first + length]
+        if layout == "pad id" and length:
+            flat[[first, first + length - 1]] = ordinary[1]
+    cells: dict[str, Array] = {}
+    if beginnings is not None:
+        cells["word_ids"] = np.cumsum(rng.random(where.size) < beginnings)
+    if said.get("marks"):
+        cells["special_tokens_mask"] = (rng.random(where.size) < 0.2).astype(np.uint8) * np.uint8(3)
+    rows: dict[str, Array] = {}
+    samples = len(where.lengths)
+    if said.get("rates"):
+        rows["rates"] = rng.choice([0.0, 0.1, 0.3, 0.5, 1.0], samples)
+    if said.get("offsets"):
+        rows["position_offset"] = rng.integers(0, 1 << 33, samples)
+    if said.get("named"):
+        rows["sample_ids"] = rng.integers(0, (1 << 64) - 1, samples, np.uint64, endpoint=True)
+    return Batch(where, flat, cells, rows)
+
+
+def allowed(law: Law, said: dict[str, bool]) -> dict[str, Any]:
+    """What is said, less what the law does not take."""
+    refused = {Diffusion: "rates", Spans: "offsets"}.get(type(law))
+    return {name: yes and name != refused for name, yes in said.items()}
+
+
+def agree(masker: fm.Masker, batch: Batch, epoch: int = 3) -> fm.MaskedBatch:
+    """What the "cpu" backend makes of a batch: in every output the bits of the reference, whatever was there."""
+    returns = RETURNS + ("rates",) * isinstance(masker.select, Diffusion)
+    call: dict[str, Any] = {"epoch": epoch, "returns": returns, **batch.arguments}
+    want = masker(batch.shaped, backend="numpy", **call)
+    out = np.full(batch.shape, POISON), np.full(batch.shape, POISON, masker.label_dtype)
+    ids = batch.shaped
+    got = masker(ids, backend="cpu", out=out, **call)
+    same(ids, batch.shaped)
+    same_in_all(got, want)
+    return got
+
+
+def same_in_all(got: fm.MaskedBatch, want: fm.MaskedBatch) -> None:
+    """Two batches are equal, the compact targets and the rates too."""
+    same_batches(got, want)
+    assert (got.compact is None) == (want.compact is None)
+    if got.compact is not None and want.compact is not None:
+        all_same(tuple(got.compact), tuple(want.compact))
+    for name in ("rates", "weights"):
+        same(np.asarray(getattr(got, name)), np.asarray(getattr(want, name)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import POISON, Array, on_host, same, small_ids, small_outputs
+from support import POISON, Array, every, on_host, same, small_ids, small_outputs
 
 import fastmask as fm
 
@@ -103,16 +103,6 @@ OVERFLOW_AT_CONSTRUCTION: list[tuple[str, Build]] = [
     ),
     (f"cannot hold {2**63}", lambda: masker(ignore_index=2**63)),
 ]
-
-
-def every(**tables: list[tuple[str, Any]]) -> list[Any]:
-    """A test for each row of tables that are named after errors."""
-    errors = {"value": ValueError, "type": TypeError, "overflow": OverflowError}
-    return [
-        pytest.param(errors[name], *row, id=f"{row[0]}-{i}")
-        for name, rows in tables.items()
-        for i, row in enumerate(rows)
-    ]
 
 
 @pytest.mark.parametrize(

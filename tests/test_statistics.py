@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support_statistics import assert_chi_square, assert_count, assert_shares
 
 import fastmask as fm
 from fastmask.thresholds import threshold
 
-SIGMAS = 5.0
 VOCAB = fm.Vocab(30, 4, 0, (1, 2, 3))
 P, MASK, RANDOM = 0.15, 0.8, 0.1
 ROWS, COLUMNS = 2048, 1024
@@ -40,11 +39,6 @@ def selected(chunk: int, seed: int = 7, epoch: int = 0, shift: int = 0) -> Selec
     return np.asarray(batch.labels != -100)
 
 
-def assert_count(count: int, of: int, p: float) -> None:
-    """A binomial count lies within 5 sigma of its mean."""
-    assert abs(count - of * p) <= SIGMAS * math.sqrt(of * p * (1 - p)), (count, of, p)
-
-
 @sizes
 def test_rate_and_shares_are_as_asked(chunks: int) -> None:
     counts = np.zeros(4, np.int64)
@@ -66,12 +60,7 @@ def test_random_ids_follow_the_pool_by_chi_square(chunks: int, weights: list[flo
         batch = masker(replace=replace)(ids_of(chunk), epoch=0, sample_ids=chunk * ROWS)
         counts += np.bincount(batch.input_ids[batch.labels != -100], minlength=30)
     widths = np.array([0.0] * 5 + (weights or [1.0] * 30)[5:])
-    expected = counts.sum() * widths / widths.sum()
-    drawn = widths > 0
-    assert not counts[~drawn].any()
-    chi_square = float(((counts - expected)[drawn] ** 2 / expected[drawn]).sum())
-    freedom = int(drawn.sum()) - 1
-    assert chi_square <= freedom + SIGMAS * math.sqrt(2 * freedom)
+    assert_shares(counts, widths)
 
 
 PAIRS: dict[str, Callable[[int], tuple[Selected, Selected]]] = {
@@ -110,5 +99,4 @@ def test_the_second_number_of_a_token_knows_nothing_of_the_first(chunks: int) ->
             table[row] += np.bincount(high.input_ids[chosen], minlength=30)
     observed = table[:, 5:].astype(float)
     expected: Any = observed.sum(1, keepdims=True) * observed.sum(0) / observed.sum()
-    chi_square = float(((observed - expected) ** 2 / expected).sum())
-    assert chi_square <= 24 + SIGMAS * math.sqrt(2 * 24)
+    assert_chi_square(observed, expected, 24)
