@@ -34,8 +34,8 @@ class NumpyMasker:
         self.pool = np.flatnonzero(~self.table)
         self.to_mask, self.to_random = self.p * MASK_SHARE, self.p * (MASK_SHARE + RANDOM_SHARE)
 
-    def banded(self, ids: Ids, padding: npt.NDArray[np.bool_] | None = None) -> Masked:
-        """New arrays (ids, labels) by whole-array expressions, as ModernBERT and others do it."""
+    def banded(self, ids: Ids, padding: npt.NDArray[np.bool_] | None = None, double: bool = False) -> Masked:
+        """New arrays (ids, labels) by whole-array expressions, as ModernBERT and others do it (they draw doubles)."""
         if ids.dtype.kind == "u":
             ids = ids.astype(np.int64)  # labels hold -100
         return mask_plain(
@@ -48,6 +48,7 @@ class NumpyMasker:
             random=RANDOM_SHARE,
             rng=self.rng,
             padding=padding,
+            double=double,
         )
 
     def sparse(self, ids: Ids, out: Masked, padding: npt.NDArray[np.bool_] | None = None) -> Masked:

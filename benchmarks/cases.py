@@ -139,9 +139,9 @@ class Prepared:
     def _numpy(self) -> NumpyMasker:
         return NumpyMasker(self.special, MASK_ID, P)
 
-    def banded(self) -> object:
-        """The banded masker in NumPy, given the same padding."""
-        return self._numpy.banded(self.ids, self.padding)
+    def banded(self, double: bool = False) -> object:
+        """The banded masker in NumPy, given the same padding; with draws in float32, or in float64."""
+        return self._numpy.banded(self.ids, self.padding, double)
 
     def sparse(self) -> object:
         """The fastest masker in plain NumPy that we know, given the same padding and outputs."""

@@ -21,13 +21,14 @@ def mask_plain(
     random: float,
     rng: np.random.Generator,
     padding: npt.NDArray[np.bool_] | None = None,  # True: not a candidate; needless where the pad id is special
+    double: bool = False,
 ) -> tuple[IntArray, IntArray]:
     """Corrupted ids and labels: one uniform number per token, cut into the bands MASK, random and kept.
 
-    The numbers are float32: 24 bits, as many as fastmask compares, and faster than float64. Special ids are found in a
-    table of booleans, which was faster than np.isin and than comparing with each id.
+    The numbers are float32, 24 bits, as many as fastmask compares; double=True draws float64, as most people do. Special
+    ids are found in a table of booleans, which was faster than np.isin and than comparing with each id.
     """
-    draw = rng.random(input_ids.shape, dtype=np.float32)
+    draw = rng.random(input_ids.shape, np.float64 if double else np.float32)
     draw[special[input_ids]] = 1.0
     if padding is not None:
         draw[padding] = 1.0
