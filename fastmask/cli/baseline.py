@@ -25,7 +25,7 @@ def mask_plain(
 ) -> tuple[IntArray, IntArray]:
     """Corrupted ids and labels: one uniform number per token, cut into the bands MASK, random and kept.
 
-    The numbers are float32, 24 bits, as many as fastmask compares; double=True draws float64, as most people do. Special
+    The numbers are float32, 24 bits, as many as fastmask compares; double=True draws float64, as most do. Special
     ids are found in a table of booleans, which was faster than np.isin and than comparing with each id.
     """
     draw = rng.random(input_ids.shape, np.float64 if double else np.float32)
