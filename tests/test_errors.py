@@ -88,8 +88,8 @@ TYPE_AT_CONSTRUCTION: list[tuple[str, Build]] = [
     ("seed must be an integer, got True", lambda: masker(seed=True)),
     ("ignore_index must be an integer", lambda: masker(ignore_index=-100.0)),
     ("vocab must be a Vocab, got 30", lambda: untyped.Masker(30, untyped.Bernoulli(0.1))),
-    ("select must be a Bernoulli, got 0.15", lambda: untyped.Masker(VOCAB, 0.15)),
-    ("replace must be a Replace, got (0.8, 0.1)", lambda: masker(replace=(0.8, 0.1))),
+    ("select must be a Bernoulli or ExactCount or Spans or Diffusion, got 0.15", lambda: untyped.Masker(VOCAB, 0.15)),
+    ("replace must be a Replace or NoneType, got (0.8, 0.1)", lambda: masker(replace=(0.8, 0.1))),
 ]
 
 OVERFLOW_AT_CONSTRUCTION: list[tuple[str, Build]] = [
@@ -167,7 +167,6 @@ VALUE_AT_A_CALL: list[tuple[str, dict[str, Any]]] = [
     (f"below 2^34: got {2**34 - 3} in row 0", {"position_offset": 2**34 - 3}),
     ("position_offset must hold one value for each of 3", {"position_offset": [0] * 4}),
     ("backend must be one of numpy, cpu, cuda, got 'tpu'", {"backend": "tpu"}),
-    ("got 'compact'", {"returns": "compact"}),
     ("got 'words'", {"returns": ["decisions", "words"]}),
 ]
 

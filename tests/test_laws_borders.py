@@ -130,3 +130,33 @@ def test_rates_multiply_in_float64() -> None:
         for law in (fm.ExactCount(0.9), fm.Spans(0.9, fm.Fixed(3))):
             got = agree(fm.Masker(VOCAB, law, seed=SEED), batch)
             same(got.num_masked, np.floor(p * lengths + 0.5).astype(np.int64))
+
+
+def test_a_cut_among_equal_words_lies_at_any_position() -> None:
+    """Words forged, since equal ones are too rare to meet in a chunk: what is before a cut is taken, whole units."""
+    from fastmask.kernels import cpu_sets
+
+    def bits_of(flags: Any) -> Any:
+        return np.packbits(np.pad(flags, (0, 320 - flags.size)), bitorder="little").view(np.uint64)
+
+    rng = np.random.default_rng(0)
+    words = rng.choice(np.array([0, 5, 6, 2**32 - 1], np.uint32), 256)
+    candidates = rng.random(256) < 0.9
+    for by_word in (False, True):
+        goes_on = candidates & np.roll(candidates, 1) & (rng.random(256) < 0.6) & by_word
+        goes_on[0] = False
+        starts, rest = candidates & ~goes_on, bits_of(goes_on)
+        units = np.cumsum(starts) - 1
+        size = int(candidates.sum()), int(starts.sum())
+        row = cpu_sets.Row(
+            words, bits_of(candidates), bits_of(starts), rest, np.uint64(4), by_word, *map(np.uint64, size)
+        )
+        for key in (0, 5, 6, 2**32 - 1):
+            for position in range(0, 256):
+                chosen = np.zeros(5, np.uint64)
+                taken = cpu_sets.take_prefix(row, np.uint64(key << 32 | position), chosen)
+                first = np.flatnonzero(starts)
+                before = (words[first] < key) | ((words[first] == key) & (first < position))
+                want = candidates & before[units]
+                assert int(taken) == want.sum()
+                same(np.unpackbits(chosen.view(np.uint8), bitorder="little")[:256] > 0, want)
