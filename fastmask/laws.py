@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fastmask.lengths import LengthLaw, Weighted
-from fastmask.thresholds import probability, rounded, threshold
+from fastmask.thresholds import checked_weights, probability, rounded, threshold
 from fastmask.vocab import integer
 
 Unit = Literal["token", "word"]
@@ -140,6 +140,7 @@ class Spans:
     ) -> None:
         object.__setattr__(self, "p", probability("p", p))
         law = lengths if hasattr(lengths, "weights") else Weighted(lengths)
+        checked_weights("lengths", law.weights)
         object.__setattr__(self, "lengths", law)
         object.__setattr__(self, "unit", unit)
         object.__setattr__(self, "min_masked", min_masked)

@@ -154,7 +154,8 @@ class Masker:
             backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
             returns: any of "decisions", "num_masked", "compact", and for Diffusion "rates". With "compact" come the
                 other two arrays as well.
-            max_predictions: the slots per row of compact targets; None: flat.
+            max_predictions: the slots per row of compact targets; None: flat. That a row has more selected tokens is
+                found after masking: what `out` holds is then unspecified, as for ids out of range.
 
         Raises:
             TypeError: an argument of the wrong type or dtype, a backend that cannot reach the array.

@@ -39,8 +39,8 @@ def check_returns(plan: Plan, names: frozenset[str], max_predictions: Any) -> No
     if max_predictions is not None:
         if "compact" not in names:
             raise ValueError('max_predictions goes with returns="compact"')
-        if integer("max_predictions", max_predictions) < 0:
-            raise ValueError(f"max_predictions must be >= 0, got {max_predictions}")
+        if not 0 <= integer("max_predictions", max_predictions) < 1 << 31:
+            raise ValueError(f"max_predictions must be in [0, 2^31), got {max_predictions}")
 
 
 def fresh_compact(out: Outputs, width: int | None) -> Compact:

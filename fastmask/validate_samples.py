@@ -71,7 +71,7 @@ def _without_none(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Objects as integers; TypeError for the first that is neither an integer nor None, ValueError for too large."""
     numbers = np.empty(values.size, np.int64)
     for cell, value in enumerate(values.reshape(-1)):
-        if value is not None and not isinstance(value, (int, np.integer)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer))):
             raise TypeError(f"word_ids must be integers or None, got {value!r} {place(cell, values.shape)}")
         number = -1 if value is None else int(value)
         if not -(1 << 63) <= number < 1 << 64:
