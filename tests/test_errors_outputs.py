@@ -135,7 +135,7 @@ VALUE_ON_A_GPU: list[tuple[str, dict[str, Any]]] = [
     ("lengths must hold one value for each of 3 rows", {"lengths": [4]}),
     ("rates", {"rates": [0.1, 0.2, 1.5]}),
     ("position_offset must be >= 0", {"position_offset": -1}),
-    ("returns may hold decisions and num_masked, got 'compact'", {"returns": "compact"}),
+    ("returns may hold decisions, num_masked, compact, rates, got 'loss'", {"returns": "loss"}),
     ("backend must be one of numpy, cpu, cuda, got 'gpu'", {"backend": "gpu"}),
 ]
 TYPE_ON_A_GPU: list[tuple[str, dict[str, Any]]] = [
