@@ -5,7 +5,7 @@ import numpy as np
 from fastmask.kernels import layout
 from fastmask.kernels.bits import in_range_64
 from fastmask.kernels.cpu_sets import EMPTY, ONE, SIXTY_FOUR, SIXTY_THREE, ZERO
-from fastmask.kernels.cpu_tile import TILE, apart, escapes, fill, inline, signed
+from fastmask.kernels.cpu_tile import TILE, escapes, fill, inline, signed
 
 UNMARKED, MARKED = np.uint32(0), np.uint32(1)
 
@@ -59,7 +59,7 @@ def _mark_beginnings(marks, ids, is_continuation, size):
         marks[j] = MARKED - np.uint32(is_continuation[token]) if token < size else MARKED
 
 
-@apart
+@inline
 def read_row(samples, law, first, end, scratch, with_words):
     """The candidates of a row, and its words' starts and rest; negative iff an id is out of range."""
     ids, marks = samples.ids, scratch.marks

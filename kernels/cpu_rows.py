@@ -144,7 +144,7 @@ def _classify_own(draws, others, words, lane, seconds_lane, scratch, chunk, chun
         draws[j] = min(draws[j], others[j])
 
 
-@apart
+@inline
 def _write_row(samples, law, target, first, end, lane, scratch, own_threshold):
     """The cells of a row are written. own_threshold: tokens below it are decided by their first number."""
     plan, ids, draws = law.plan, samples.ids, scratch.draws
@@ -210,7 +210,8 @@ def mask_rows(low, high, samples, law, target, scratch):
     cell = ends[low - 1] if low > 0 else np.int64(0)
     for index in range(low, high):
         first, end = firsts[index], ends[index]
-        seen = _copy_gap(samples, target, law, cell, first, scratch, seen)
+        if first > cell:
+            seen = _copy_gap(samples, target, law, cell, first, scratch, seen)
         cell = end
         if end == first:
             continue

@@ -21,7 +21,7 @@ from fastmask.kernels.cpu_sets import (
     take_prefix,
     window,
 )
-from fastmask.kernels.cpu_tile import GROUP, apart, fill_words, inline
+from fastmask.kernels.cpu_tile import GROUP, fill_words, inline
 
 ATTEMPTS = 64  # whose words are computed together: a whole number of groups
 SPARE, PER_TOKEN = np.uint64(32), np.uint64(8)  # attempts are given up after 32 + 8 k
@@ -29,7 +29,7 @@ FOUR = np.uint64(4)
 _count_not_above = inline(fate.count_not_above)
 
 
-@apart
+@inline
 def choose_spans(batch, objective, index, row, counter3, sample, chosen, scratch):
     """chosen: tokens of spans, as many as the budget; single candidates fill it up where spans do not. Their number."""
     plan = objective.plan

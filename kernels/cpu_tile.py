@@ -25,7 +25,7 @@ S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
 
 # Inlined by LLVM, and without Numba's reference counts (`_nrt`): they would cost a third of the time.
 inline = njit(forceinline=True, _nrt=False)
-apart = njit(_nrt=False)  # for what is called once or twice a row: compiled once, not at each place
+apart = njit(_nrt=False)  # for what is called at several places, seldom, and with few arrays: each is seven words
 _philox = inline(philox.philox)
 _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
