@@ -4,8 +4,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+from fastmask.kernels import fate
+
+I1, I8, I32, I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 LANES = ir.VectorType(I32, 64)
+GOLDEN = int(fate.GOLDEN)
+# Byte j of the extra of lane i of a block is the low byte of word (i + j) mod 4.
+LOW_BYTES = [byte & ~15 | 4 * ((byte % 16 // 4 + byte) % 4) for byte in range(256)]
 
 
 def _splat(builder, value):
@@ -39,7 +44,7 @@ def not_zero_64(typing_context, array, start):
     """
 
     def codegen(context, builder, signature, args):
-        lanes = ir.VectorType(ir.IntType(8), 64)
+        lanes = ir.VectorType(I8, 64)
         data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
         values = builder.load(builder.bitcast(builder.gep(data, [args[1]]), ir.PointerType(lanes)), align=1)
         return builder.bitcast(builder.icmp_unsigned("!=", values, ir.Constant(lanes, [0] * 64)), I64)
@@ -85,6 +90,32 @@ def keep_64(typing_context, target, at, source, start, bits):
         chosen = builder.bitcast(args[4], ir.VectorType(I1, 64))
         kept = builder.select(chosen, shifted, _splat(builder, I32(0x7FFFFFFF)))
         builder.store(kept, builder.bitcast(builder.gep(into, [args[1]]), ir.PointerType(LANES)), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def mix_64(typing_context, target, source, start):
+    """target[start + b] is the second number of the word source[start + b], for b = 0 .. 63: `mixed_of`, on vectors.
+
+    Both 1-D contiguous uint32; start: uint64, a multiple of 4, so that whole blocks of four words are read.
+    """
+    signature = types.void(target, source, types.uint64)
+
+    def codegen(context, builder, signature, args):
+        into = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+        data = context.make_array(signature.args[1])(context, builder, value=args[1]).data
+        words = builder.load(builder.bitcast(builder.gep(data, [args[2]]), ir.PointerType(LANES)), align=4)
+        bytes_of = ir.VectorType(I8, 256)
+        low = builder.shuffle_vector(
+            builder.bitcast(words, bytes_of),
+            ir.Constant(bytes_of, ir.Undefined),
+            ir.Constant(ir.VectorType(I32, 256), LOW_BYTES),
+        )
+        spread = builder.mul(builder.lshr(words, _splat(builder, I32(8))), _splat(builder, I32(GOLDEN)))
+        mixed = builder.add(spread, builder.bitcast(low, LANES))
+        builder.store(mixed, builder.bitcast(builder.gep(into, [args[2]]), ir.PointerType(LANES)), align=4)
         return context.get_dummy_value()
 
     return signature, codegen

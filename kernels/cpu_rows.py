@@ -8,14 +8,12 @@ import numpy as np
 from numba import njit
 
 from fastmask.kernels import fate, layout, philox
-from fastmask.kernels.bits import count_bits, keep_64
+from fastmask.kernels.bits import count_bits, keep_64, mix_64
 from fastmask.kernels.cpu_choose import choose_prefix
 from fastmask.kernels.cpu_range import content_id
 from fastmask.kernels.cpu_read import read_row
 from fastmask.kernels.cpu_sets import (
-    LOW,
     ONE,
-    S32,
     SIXTY_FOUR,
     SIXTY_THREE,
     ZERO,
@@ -46,9 +44,6 @@ GROUP_TOKENS = 4 * GROUP
 ALWAYS = np.int32(1 << 24)
 UNTOUCHED = np.uint8(fate.UNTOUCHED)
 BERNOULLI, SPAN = np.uint64(layout.BERNOULLI), np.uint64(layout.SPAN)
-_draw_of = inline(fate.draw_of)
-_extra_of = inline(fate.extra_of)
-_mixed_of = inline(fate.mixed_of)
 _nest = inline(fate.nest)
 
 
@@ -61,17 +56,10 @@ def _size_of(bits, chunks):
 
 
 @inline
-def _fill_seconds(seconds, pairs):
-    """The second numbers of whole blocks, as their words are given: two to a uint64."""
-    for b in range(np.uint64(pairs.size) >> ONE):
-        low, high = pairs[TWO * b], pairs[TWO * b + ONE]
-        w0, w1, w2, w3 = low & LOW, low >> S32, high & LOW, high >> S32
-        m0 = _mixed_of(_draw_of(w0), _extra_of(w0, w1, w2, w3, ZERO))
-        m1 = _mixed_of(_draw_of(w1), _extra_of(w0, w1, w2, w3, ONE))
-        m2 = _mixed_of(_draw_of(w2), _extra_of(w0, w1, w2, w3, TWO))
-        m3 = _mixed_of(_draw_of(w3), _extra_of(w0, w1, w2, w3, LANE))
-        seconds[TWO * b] = m0 | (m1 << S32)
-        seconds[TWO * b + ONE] = m2 | (m3 << S32)
+def _fill_seconds(seconds, words, size):
+    """The second numbers of so many words, in whole groups of 64."""
+    for g in range(np.uint64(size + 63) >> np.uint64(6)):
+        mix_64(seconds, words, np.uint64(g) * SIXTY_FOUR)
 
 
 @inline
@@ -130,12 +118,12 @@ def _copy_gap(samples, target, law, low, high, scratch, seen):
 
 
 @inline
-def _classify_own(draws, others, words, lane, seconds_lane, scratch, chunk, chunks, threshold, plan):
+def _classify_own(draws, others, words, lane, chosen, chunk, chunks, threshold, plan):
     """Draws as classes: by the first number where it chose the token, by the second elsewhere."""
     own = np.int32(threshold)
     t_mask, t_random = _nest(threshold, plan[layout.MASK_SHARE]), _nest(threshold, plan[layout.RANDOM_SHARE])
     n = np.int64(chunks) * 64
-    _keep(others, words, lane, scratch.chosen, chunk, chunks)
+    _keep(others, words, lane, chosen, chunk, chunks)
     for j in range(n):
         draws[j] = draws[j] if others[j] >= own else NEVER
     classify(draws[:n], np.int32(plan[layout.MASK_SHARE]), np.int32(plan[layout.RANDOM_SHARE]), ALWAYS)
@@ -159,15 +147,14 @@ def _write_row(samples, law, target, first, end, lane, scratch, own_threshold):
         n = min(TILE, end - tile)
         begin = tile - first
         chunk, chunks = begin >> 6, (n + 63) >> 6
-        blocks = (n + lane + 3) >> 2
-        _fill_seconds(scratch.seconds, scratch.pairs[begin >> 1 : (begin >> 1) + 2 * blocks])
+        _fill_seconds(scratch.seconds, scratch.words[begin:], n + lane)
         t_mask, t_random, t_select = np.int32(plan[layout.MASK_SHARE]), np.int32(plan[layout.RANDOM_SHARE]), ALWAYS
         if shared:
-            last = _spread(scratch.second_words, lane, scratch.left, chunk, n, last)
-        _keep(draws, scratch.second_words, lane, scratch.chosen, chunk, chunks)
+            last = _spread(scratch.seconds, lane, scratch.left, chunk, n, last)
+        _keep(draws, scratch.seconds, lane, scratch.chosen, chunk, chunks)
         if own_threshold > ZERO:
             _classify_own(
-                draws, scratch.others, scratch.words[begin:], lane, lane, scratch, chunk, chunks, own_threshold, plan
+                draws, scratch.others, scratch.words[begin:], lane, scratch.chosen, chunk, chunks, own_threshold, plan
             )
             t_mask, t_random, t_select = CLASSES
         out = scratch.written[:n] if target.in_place else target.input_ids[tile : tile + n]

@@ -56,8 +56,7 @@ class RowScratch(NamedTuple):
     attempts: Any
     attempt_words: Any
     marks: Any
-    seconds: Any  # the second numbers of a tile, as `pairs`
-    second_words: Any
+    seconds: Any  # the second numbers of a tile
     draws: Any
     others: Any
     found: Any
@@ -72,7 +71,7 @@ def make_row_scratch(longest, ids, in_place, spans):
     chunks = longest // 64 + 2
     cells = (chunks + 1) * 64
     pairs, attempts = line_aligned(cells // 2), line_aligned(2 * ATTEMPTS)
-    seconds = line_aligned(TILE // 2 + 64)
+    seconds = line_aligned(TILE // 2 + 64).view(np.uint32)
     sets = np.zeros((7, chunks), np.uint64)
     places = np.zeros((2, 1), np.int64)
     tile, other_tile = line_aligned(TILE // 2), line_aligned(TILE // 2)
@@ -80,6 +79,6 @@ def make_row_scratch(longest, ids, in_place, spans):
     return RowScratch(
         pairs, pairs.view(np.uint32), sets[0], sets[1], sets[2], sets[3], sets[4], sets[5], sets[6], units,
         np.empty(NEAR, np.uint64), attempts, attempts.view(np.uint32), line_aligned(TILE // 2).view(np.uint32),
-        seconds, seconds.view(np.uint32), tile.view(np.int32), other_tile.view(np.int32), np.empty(TILE, np.uint32),
+        seconds, tile.view(np.int32), other_tile.view(np.int32), np.empty(TILE, np.uint32),
         written, places[0], places[1],
     )  # fmt: skip
