@@ -65,7 +65,7 @@ class InverseLength:
         TypeError: n is not an integer.
         ValueError: n out of range.
 
-    Source: Lan et al., "ALBERT", 2020, section 3.1: n-grams of at most 3.
+    Source: Lan et al., "ALBERT", 2020, section 4.1: n-grams of at most 3.
 
     >>> [round(weight, 3) for weight in InverseLength(3).weights]
     [1.0, 0.5, 0.333]
