@@ -165,7 +165,7 @@ VALUE_AT_A_CALL: list[tuple[str, Law, dict[str, Any]]] = [
     ("returns may hold decisions, num_masked, compact, rates, got 'words'", COUNT, {"returns": "words"}),
     ('max_predictions goes with returns="compact"', COUNT, {"max_predictions": 3}),
     ('max_predictions goes with returns="compact"', COUNT, {"max_predictions": 3, "returns": "num_masked"}),
-    ("max_predictions must be >= 0, got -1", COUNT, {"max_predictions": -1, "returns": "compact"}),
+    ("max_predictions must be in [0, 2^31), got -1", COUNT, {"max_predictions": -1, "returns": "compact"}),
 ]
 
 TYPE_AT_A_CALL: list[tuple[str, Law, dict[str, Any]]] = [
