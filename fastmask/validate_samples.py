@@ -28,9 +28,9 @@ def check_law(plan: Plan, given: Arguments) -> None:
         raise ValueError("word_ids must be given: the vocabulary has no table is_continuation to tell words")
 
 
-def check_offset(plan: Plan, offsets: Any) -> None:
-    """ValueError for a position offset under a law of spans."""
-    if plan.law == "spans" and offsets is not None:
+def check_offset(plan: Plan) -> None:
+    """ValueError for a law that takes no position offset but 0."""
+    if plan.law == "spans":
         raise ValueError("position_offset must be 0 for Spans: a span does not know where a chunk was cut")
 
 
