@@ -125,8 +125,9 @@ def note(self, serialized):
 CPUCodegen.unserialize_library = note
 """
 PRINT_DIGEST = """
+from operator import attrgetter
 (compiled,) = cpu.compiled_content_weights().overloads.values()
-code = objects[0] if objects else compiled.library._get_compiled_object()
+code = objects[0] if objects else attrgetter("library")(compiled)._get_compiled_object()
 print(hashlib.sha256(code).hexdigest())
 """
 
