@@ -3,13 +3,13 @@
 import numpy as np
 
 from fastmask.kernels import fate
-from fastmask.kernels.bits import count_bits, lowest_bit, not_zero_64
-from fastmask.kernels.cpu_tile import TILE, inline
+from fastmask.kernels.bits import not_zero_64
+from fastmask.kernels.cpu_tile import TILE, inline, note_bits
 
 EMPTY, ONE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(64)
 UNTOUCHED = np.uint8(fate.UNTOUCHED)
 USED, UNUSED = np.float32(1), np.float32(0)
-LIKELY = 12  # selected cells of 64, see `find_random`
+LIKELY = 12  # selected cells of 64, see `note_bits`
 
 
 @inline
@@ -17,17 +17,7 @@ def find_selected(found, decisions):
     """found[0:n] are the cells that are selected, ascending, of at most TILE decisions; n. found has LIKELY more."""
     n, first = EMPTY, EMPTY
     while first + SIXTY_FOUR <= np.uint64(decisions.size):
-        bits = not_zero_64(decisions, first)
-        end = n + count_bits(bits)
-        for i in range(LIKELY):
-            found[n + np.uint64(i)] = np.uint32(first + lowest_bit(bits))
-            bits &= bits - ONE
-        n += np.uint64(LIKELY)
-        while bits != EMPTY:
-            found[n] = np.uint32(first + lowest_bit(bits))
-            bits &= bits - ONE
-            n += ONE
-        n = end
+        n = note_bits(found, n, first, not_zero_64(decisions, first), LIKELY)
         first += SIXTY_FOUR
     while first < np.uint64(decisions.size):
         if decisions[first] != UNTOUCHED:

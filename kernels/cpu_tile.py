@@ -173,27 +173,36 @@ def count_below(draws, t_select):
 
 
 @inline
+def note_bits(found, n, first, bits, likely):
+    """found[n:end] are the positions first + b for the bits b of a set, ascending; end.
+
+    `likely` of them are written without asking, since a branch that cannot be foretold costs more than a store that is
+    overwritten: found has room for as many after the last.
+    """
+    end = n + count_bits(bits)
+    for i in range(likely):
+        found[n + np.uint64(i)] = np.uint32(first + lowest_bit(bits))
+        bits &= bits - ONE
+    n += np.uint64(likely)
+    while bits != ZERO:
+        found[n] = np.uint32(first + lowest_bit(bits))
+        bits &= bits - ONE
+        n += ONE
+    return end
+
+
+@inline
 def find_random(found, draws, t_mask, t_random):
     """found[0:n] are the cells with t_mask <= draw < t_random, ascending; draws come in whole groups of 64.
 
-    A group rarely holds more than LIKELY of them: so many are written without asking, since a branch that cannot be
-    foretold costs more than a store that is overwritten. None leaves found: before group g, n is at most 64 g.
+    A group rarely holds more than LIKELY of them. None leaves found: before group g, n is at most 64 g.
     """
     n = ZERO
     bits = draws.view(np.uint32)
     for group in range(np.uint64(draws.size) >> np.uint64(6)):
         first = np.uint64(group) * SIXTY_FOUR
         inside = in_range_64(bits, first, np.uint32(t_mask), np.uint32(t_random - t_mask))
-        end = n + count_bits(inside)
-        for i in range(LIKELY):
-            found[n + np.uint64(i)] = np.uint32(first + lowest_bit(inside))
-            inside &= inside - ONE
-        n += np.uint64(LIKELY)
-        while inside != ZERO:
-            found[n] = np.uint32(first + lowest_bit(inside))
-            inside &= inside - ONE
-            n += ONE
-        n = end
+        n = note_bits(found, n, first, inside, LIKELY)
     return n
 
 
