@@ -262,7 +262,10 @@ def content_ids(plan, call):
 
 def sample_rates(plan, call):
     """The threshold of each sample under Diffusion, uint32."""
-    sample_ids = content_ids(plan, call) if call.sample_ids is None else call.sample_ids
+    return _rates_of(plan, call, content_ids(plan, call) if call.sample_ids is None else call.sample_ids)
+
+
+def _rates_of(plan, call, sample_ids):
     thresholds = np.empty(call.rows, np.uint32)
     compiled_sample_rates()(
         call.epoch, plan.seed, plan.least_rate, sample_ids, _or(NO_WORDS, call.strata), call.step, thresholds
@@ -276,10 +279,11 @@ def mask_batch(plan, call, out, ranges=1):
     With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
     """
     ids, sample_ids, thresholds = call.ids, call.sample_ids, call.thresholds
-    if sample_ids is None and call.in_place and ranges > 1:
+    drawn = thresholds is None and plan.law == "diffusion"
+    if sample_ids is None and (drawn or (call.in_place and ranges > 1)):
         sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
-    if thresholds is None and plan.law == "diffusion":
-        thresholds = sample_rates(plan, call)
+    if drawn:
+        thresholds = _rates_of(plan, call, sample_ids)
     dtypes = ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
     batch = (
         ranges,
