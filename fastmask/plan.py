@@ -57,7 +57,7 @@ class Plan:
         object.__setattr__(self, "by_token", by_draw and self.min_masked == 0 and self.max_masked is None)
 
     def counts(self, longest: int) -> npt.NDArray[np.int64]:
-        """floor(p * n + 0.5) in float64 for n = 0 .. longest (or more): the one table that all backends read."""
+        """floor(p * n + 0.5) in float64 for n = 0 .. longest (or more): what the CPU kernels read."""
         return count_table(self.p, 1 << max(longest, 511).bit_length())
 
 
