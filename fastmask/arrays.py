@@ -29,7 +29,7 @@ def is_torch(x: Any) -> bool:
 
 def as_kind_of(like: Any, x: Any) -> Any:
     """A NumPy array (or None) as an array of the kind of `like`, sharing its memory."""
-    if x is None or is_torch(x) or not is_torch(like):
+    if type(like) is np.ndarray or x is None or is_torch(x) or not is_torch(like):
         return x
     import torch
 

@@ -31,7 +31,7 @@ class FreeList:
 
     def empty(self, size: int, dtype: Any) -> npt.NDArray[Any]:
         """A 1-D array of unspecified content that starts on a cache line and shares memory with no other array."""
-        dtype = np.dtype(dtype)
+        dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
         capacity = _capacity(size * dtype.itemsize)
         entered = False
         try:

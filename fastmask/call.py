@@ -66,6 +66,9 @@ class Outputs:
     labels: Array  # (cells,) int32 or int64
     decisions: Array | None = None  # (cells,) uint8: 0 untouched, 1 MASK, 2 random, 3 kept
     num_masked: Array | None = None  # (rows,) int64: selected tokens per row
+    # The selected tokens side by side, row after row; what follows the last is unspecified. Host backends only.
+    selected_positions: Array | None = None  # (cells,) int64: the column of a padded batch, the cell of a packed one
+    selected_ids: Array | None = None  # (cells,) of the labels' dtype: the original ids
 
 
 @dataclass(slots=True)

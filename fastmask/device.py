@@ -268,6 +268,8 @@ def mask(
     batch = MaskedBatch(
         done.input_ids, done.labels, done.decisions, done.num_masked, backend="cuda", _flags=given.flags
     )
+    if "decisions" not in names:
+        batch.decisions = None  # made for the compact targets alone
     if "rates" in names:
         call.thresholds = kernels.sample_rates(given.plan, call, stream, given.allocate)
         batch.rates, batch.weights = (given.memory.empty((given.rows,), np.float32) for _ in range(2))

@@ -12,7 +12,7 @@ from fastmask.arrays import as_kind_of, to_host
 from fastmask.batch import CompactTargets, MaskedBatch
 from fastmask.call import Arguments, Compact, Outputs
 from fastmask.dispatch import host_kernels
-from fastmask.outputs import GivenOutputs, fresh_compact, fresh_outputs, parts_of
+from fastmask.outputs import GivenOutputs, fresh_outputs, fresh_slots, listed, parts_of
 from fastmask.threads import parallel_region, plan_ranges
 from fastmask.thresholds import ALWAYS
 
@@ -49,8 +49,11 @@ def mask(
         given.fill(outputs)
     batch = _as_given(input_ids, out, ids.shape, outputs, backend)
     if "compact" in names:
-        compact = fresh_compact(outputs, max_predictions)
-        kernels.compact(plan, call, outputs, compact)
+        if max_predictions is None:
+            compact = listed(outputs)
+        else:
+            compact = fresh_slots(outputs, max_predictions)
+            kernels.spread(plan, outputs, compact)
         batch.compact = _compact_as_given(input_ids, compact, outputs.num_masked)
     if "rates" in names:
         rates, weights = rates_and_weights(call.thresholds)
@@ -65,8 +68,9 @@ def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
 
 
 def _compact_as_given(input_ids: Any, compact: Compact, counts: Any) -> CompactTargets:
-    shape = (-1,) if compact.width is None else (counts.size, compact.width)
-    arrays = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
+    arrays = [compact.positions, compact.ids, compact.weights]
+    if compact.width is not None:
+        arrays = [x.reshape(counts.size, compact.width) for x in arrays]
     return CompactTargets(*(as_kind_of(input_ids, x) for x in (*arrays, counts)))
 
 

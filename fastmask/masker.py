@@ -152,8 +152,8 @@ class Masker:
             out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is
                 out of range, what it holds after the error is unspecified.
             backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
-            returns: any of "decisions", "num_masked", "compact", and for Diffusion "rates". With "compact" come the
-                other two arrays as well.
+            returns: any of "decisions", "num_masked", "compact", and for Diffusion "rates". With "compact" comes
+                "num_masked" as well.
             max_predictions: the slots per row of compact targets; None: flat. That a row has more selected tokens is
                 found after masking: what `out` holds is then unspecified, as for ids out of range.
 

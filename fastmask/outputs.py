@@ -43,15 +43,26 @@ def check_returns(plan: Plan, names: frozenset[str], max_predictions: Any) -> No
             raise ValueError(f"max_predictions must be in [0, 2^31), got {max_predictions}")
 
 
-def fresh_compact(out: Outputs, width: int | None) -> Compact:
-    """Room for the selected tokens of a batch. ValueError for a row that has more of them than slots."""
+def listed(out: Outputs) -> Compact:
+    """The selected tokens that Outputs list, flat."""
+    assert out.selected_positions is not None
+    assert out.selected_ids is not None
+    total = int(np.asarray(out.num_masked).sum())
+    weights = buffers.empty(total, np.float32)
+    weights.fill(1)
+    return Compact(out.selected_positions[:total], out.selected_ids[:total], weights)
+
+
+def fresh_slots(out: Outputs, width: int) -> Compact:
+    """Room for so many selected tokens a row. ValueError for a row that has more of them."""
     counts = np.asarray(out.num_masked)
-    if width is not None and counts.size and (most := int(counts.max())) > width:
+    if counts.size and (most := int(counts.max())) > width:
         row = int(counts.argmax())
         raise ValueError(f"max_predictions = {width} is too small: {most} tokens are selected in row {row}")
-    slots = int(counts.sum()) if width is None else counts.size * width
-    positions, ids = buffers.empty(slots, np.int64), buffers.empty(slots, out.labels.dtype)
-    return Compact(positions, ids, buffers.empty(slots, np.float32), width)
+    positions, ids, weights = (
+        buffers.empty(counts.size * width, dtype) for dtype in (np.int64, out.labels.dtype, np.float32)
+    )
+    return Compact(positions, ids, weights, width)
 
 
 def parts_of(out: Any) -> tuple[Any, Any]:
@@ -77,11 +88,15 @@ def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any
 
 
 def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
-    compact = "compact" in returns  # made from both
-    if compact or "decisions" in returns:
-        out.decisions = buffers.empty(call.ids.size, np.uint8)
-    if compact or "num_masked" in returns:
+    cells = call.ids.size
+    if "decisions" in returns:
+        out.decisions = buffers.empty(cells, np.uint8)
+    if "num_masked" in returns or "compact" in returns:
         out.num_masked = np.zeros(call.rows, np.int64)  # a batch without cells runs no kernel
+    if "compact" in returns:
+        # A slot for every token, since their number is not known: memory that nothing writes to is never touched.
+        out.selected_positions = buffers.empty(cells, np.int64)
+        out.selected_ids = buffers.empty(cells, out.labels.dtype)
 
 
 class GivenOutputs:
@@ -89,8 +104,8 @@ class GivenOutputs:
 
     def __init__(self, given: Any, ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None, ignore_index: int) -> None:
         input_ids, labels = parts_of(given)
-        self.input_ids = _checked_part("input_ids", input_ids, ids.shape)
-        self.labels = _checked_part("labels", labels, ids.shape)
+        self.input_ids = _checked_part("out's input_ids", input_ids, ids.shape)
+        self.labels = _checked_part("out's labels", labels, ids.shape)
         refuse_narrow_labels(self.labels.dtype, ignore_index)
         if id_dtype is not None and self.input_ids.dtype != id_dtype:
             raise TypeError(f"out's input_ids is {self.input_ids.dtype}, but id_dtype is {id_dtype}")
@@ -99,9 +114,9 @@ class GivenOutputs:
     def _is_in_place(self, ids: npt.NDArray[Any]) -> bool:
         """True where the ids are the input itself. ValueError for any other overlap."""
         for name, other in (("out's input_ids", self.input_ids), ("input_ids", ids)):
-            if np.shares_memory(self.labels, other):
+            if _share_memory(self.labels, other):
                 raise ValueError(f"out's labels and {name} share memory")
-        if not np.shares_memory(self.input_ids, ids):
+        if not _share_memory(self.input_ids, ids):
             return False
         if _cells_of(self.input_ids) != _cells_of(ids):
             raise ValueError("out's input_ids and input_ids overlap without being the same array")
@@ -109,7 +124,7 @@ class GivenOutputs:
 
     def outputs(self, call: Call, returns: frozenset[str]) -> Outputs:
         """Flat outputs: views of the given arrays, or stand-ins for those that are not contiguous."""
-        out = Outputs(*(_flat_or_fresh(array) for array in (self.input_ids, self.labels)))
+        out = Outputs(_flat_or_fresh(self.input_ids), _flat_or_fresh(self.labels))
         if returns:
             _add_further(call, out, returns)
         return out
@@ -123,8 +138,14 @@ class GivenOutputs:
 
 def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int) -> None:
     """OverflowError where labels of this dtype cannot hold ignore_index."""
-    if not fits(ignore_index, dtype):
+    if dtype.itemsize < 8 and not fits(ignore_index, dtype):
         raise OverflowError(f"out's labels are {dtype}, too narrow for ignore_index = {ignore_index}")
+
+
+def _share_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Whether two arrays have a cell in common; of two that own their memory, NumPy need not be asked."""
+    owned = a.base is None and b.base is None and a.flags.owndata and b.flags.owndata
+    return a is b if owned else np.shares_memory(a, b)
 
 
 def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -139,12 +160,12 @@ def _flat_or_fresh(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _checked_part(name: str, part: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     if isinstance(part, (list, tuple)):
-        raise TypeError(f"out's {name} must be an array, got {type(part).__name__}")
-    array = to_host(f"out's {name}", part)
+        raise TypeError(f"{name} must be an array, got {type(part).__name__}")
+    array = to_host(name, part)
     if array.shape != shape:
-        raise ValueError(f"out's {name} has shape {array.shape}, but input_ids has shape {shape}")
+        raise ValueError(f"{name} has shape {array.shape}, but input_ids has shape {shape}")
     if array.dtype not in OUT_DTYPES:
-        raise TypeError(f"out's {name} must be int32 or int64, got {array.dtype}")
+        raise TypeError(f"{name} must be int32 or int64, got {array.dtype}")
     if not array.flags.writeable:
-        raise ValueError(f"out's {name} is read-only")
+        raise ValueError(f"{name} is read-only")
     return array

@@ -48,7 +48,7 @@ def warmup(
     for width in (1, 2, 4, 8):  # of attention masks
         kernels.compiled_real_runs(np.dtype(f"u{width}"))
     kernels.compiled_sample_rates()
-    kernels.compiled_compact(labels)
+    kernels.compiled_spread(labels)
     kernels.content_weights(1)
 
 

@@ -37,22 +37,6 @@ def in_range_64(typing_context, array, start, low, width):
 
 
 @intrinsic
-def not_zero_64(typing_context, array, start):
-    """A set as uint64: bit b tells whether array[start + b] is not 0.
-
-    array: 1-D contiguous, of uint8, start + 64 <= its size; start: uint64.
-    """
-
-    def codegen(context, builder, signature, args):
-        lanes = ir.VectorType(I8, 64)
-        data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
-        values = builder.load(builder.bitcast(builder.gep(data, [args[1]]), ir.PointerType(lanes)), align=1)
-        return builder.bitcast(builder.icmp_unsigned("!=", values, ir.Constant(lanes, [0] * 64)), I64)
-
-    return types.uint64(array, types.uint64), codegen
-
-
-@intrinsic
 def lowest_bit(typing_context, bits):
     """The index of the lowest bit of a set, as uint64; 64 for the empty set."""
 

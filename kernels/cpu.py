@@ -6,7 +6,7 @@ import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
-from fastmask.kernels.cpu_compact import compact_kernel
+from fastmask.kernels.cpu_compact import join_lists, spread_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_range import (
     Batch,
@@ -26,59 +26,67 @@ from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
 INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
+NO_LABELS = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.int32, np.int64)}
 NO_LONGS, NO_INTEGERS, NO_FLOATS = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.float64)
 
 
 def mask_batch_kernel(
     ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, weights, plan, runs, pool, cumulative, input_ids, labels, decisions, num_masked, in_place,
+    thresholds, weights, plan, runs, pool, cumulative,
+    input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place,
 ):  # fmt: skip
     """The batch is masked, in so many ranges of tiles; False iff an id is out of range."""
     firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
     locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
     counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
-    batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
+    stride = row_length if boundaries.size == 0 else 0
+    batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3, stride)
     objective = Objective(plan, runs, pool, cumulative)
-    target = Target(input_ids, labels, decisions, num_masked, in_place)
+    target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place)
     fill(num_masked, np.int64(0))
-    begun = np.zeros((ranges, INT64_PER_LINE), np.int64)
+    begun, lists = np.zeros((2, ranges, INT64_PER_LINE), np.int64)
     seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
     step = (ids.size // TILE // ranges + 1) * TILE
     for k in prange(ranges):
         low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
-        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target, rows), begun[k])
+        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target, rows), begun[k], lists[k])
     in_range = True
     for k in range(ranges):
         in_range &= seen[k, 0] >= 0
         if begun[k, 0] > 0:
             num_masked[first_row_ending_after(ends, k * step)] += begun[k, 0]
+    if selected_ids.size > 0:
+        join_lists(target, lists)
     return in_range
 
 
 def mask_rows_kernel(
     ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
     thresholds, weights, rates, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
-    input_ids, labels, decisions, num_masked, in_place,
+    input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place,
 ):  # fmt: skip
     """The batch is masked by a law that looks at whole rows, in so many ranges of them; False iff an id is bad."""
     firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
     locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
     samples = Samples(
-        ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, rates, weights, word_ids, epoch, counts
-    )
+        ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, rates, weights, word_ids, epoch,
+        counts, row_length if boundaries.size == 0 else 0,
+    )  # fmt: skip
     law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
-    target = Target(input_ids, labels, decisions, num_masked, in_place)
+    target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place)
     fill(num_masked, np.int64(0))
-    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
+    seen, lists = np.zeros((2, ranges, INT64_PER_LINE), np.int64)
     step = ids.size // ranges + 1
     for k in prange(ranges):
         low = first_row_ending_after(ends, k * step) if k > 0 else 0
         high = first_row_ending_after(ends, (k + 1) * step) if k + 1 < ranges else rows
         scratch = make_row_scratch(row_length, input_ids, in_place, length_sums.size > 0)
-        seen[k, 0] = mask_rows(low, high, samples, law, target, scratch)
+        seen[k, 0] = mask_rows(low, high, samples, law, target, scratch, lists[k])
     in_range = True
     for k in range(ranges):
         in_range &= seen[k, 0] >= 0
+    if selected_ids.size > 0:
+        join_lists(target, lists)
     return in_range
 
 
@@ -156,7 +164,8 @@ def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
         types.int64, _read(ids), types.int64, types.int64, *(_read(types.int64),) * 3,
         types.uint64, _read(types.uint64), _read(types.uint8), _read(types.uint64), _read(types.uint32),
         _read(types.uint64), _read(types.uint64), _read(types.uint32, 2), _read(types.uint32), _read(types.uint64),
-        _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64),
+        _write(types.int64), _write(labels), types.boolean,
     )  # fmt: skip
     tag = f"{ids}_{out}_{labels}"
     return compile_kernel(mask_batch_kernel, signature, tag, parallel=parallel, cache=cache)
@@ -171,7 +180,8 @@ def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
         types.int64, _read(ids), types.int64, types.int64, integers, integers, integers,
         types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs, _read(types.float64),
         integers, integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
-        _write(out), _write(labels), _write(types.uint8), _write(types.int64), types.boolean,
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64),
+        _write(types.int64), _write(labels), types.boolean,
     )  # fmt: skip
     tag = f"{ids}_{out}_{labels}"
     return compile_kernel(mask_rows_kernel, signature, tag, parallel=parallel, cache=cache)
@@ -187,14 +197,14 @@ def compiled_sample_rates(cache=True):
 
 
 @functools.cache
-def compiled_compact(label_dtype, cache=True):
-    """The kernel of `compact`."""
+def compiled_spread(label_dtype, cache=True):
+    """The kernel of `spread`."""
     labels, integer = from_dtype(label_dtype), types.int64
     signature = types.void(
-        _read(types.uint8), _read(labels), integer, integer, _read(integer), integer, labels,
+        _read(integer), _read(labels), _read(integer), integer, labels,
         _write(integer), _write(labels), _write(types.float32),
     )  # fmt: skip
-    return compile_kernel(compact_kernel, signature, str(labels), parallel=False, cache=cache)
+    return compile_kernel(spread_kernel, signature, str(labels), parallel=False, cache=cache)
 
 
 @functools.cache
@@ -306,6 +316,8 @@ def mask_batch(plan, call, out, ranges=1):
         out.labels,
         NO_BYTES if out.decisions is None else out.decisions,
         NO_INTEGERS if out.num_masked is None else out.num_masked,
+        NO_INTEGERS if out.selected_positions is None else out.selected_positions,
+        NO_LABELS[out.labels.dtype] if out.selected_ids is None else out.selected_ids,
         call.in_place,
     )
     if plan.by_token:
@@ -315,15 +327,13 @@ def mask_batch(plan, call, out, ranges=1):
     return compiled_mask_rows(*dtypes)(*batch, *samples, *objective, *law, *target)
 
 
-def compact(plan, call, out, compact):
-    """The selected tokens of masked Outputs side by side: flat, or `compact.width` slots a row, which must do."""
-    compiled_compact(out.labels.dtype)(
-        out.decisions,
-        out.labels,
-        call.rows,
-        call.row_length,
-        _or(NO_INTEGERS, call.boundaries),
-        -1 if compact.width is None else compact.width,
+def spread(plan, out, compact):
+    """The selected tokens that masked Outputs list, in `compact.width` slots a row, which must do."""
+    compiled_spread(out.labels.dtype)(
+        out.selected_positions,
+        out.selected_ids,
+        out.num_masked,
+        compact.width,
         plan.ignore_index,
         compact.positions,
         compact.ids,

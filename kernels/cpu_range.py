@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from fastmask.kernels import fate, layout
+from fastmask.kernels.cpu_compact import list_selected
 from fastmask.kernels.cpu_tile import (
     CLASSES,
     GROUP,
@@ -102,6 +103,7 @@ class Batch(NamedTuple):
     thresholds: Any
     weights: Any  # content weights
     counter3: Any
+    stride: Any  # cells from one row to the next; 0 in a packed batch, where positions are cells
 
 
 class Objective(NamedTuple):
@@ -120,6 +122,8 @@ class Target(NamedTuple):
     labels: Any
     decisions: Any
     num_masked: Any
+    selected_positions: Any
+    selected_ids: Any
     in_place: Any
 
 
@@ -154,7 +158,7 @@ def make_scratch(target, rows):
     return Scratch(
         pairs=pairs,
         words=pairs.view(np.uint32),
-        draws=line_aligned(TILE // 2).view(np.int32),
+        draws=line_aligned(TILE // 2 + 32).view(np.int32),  # `list_selected` reads a group of 64 beyond the tile
         found=np.empty(TILE, np.uint32),
         marks=np.empty(TILE, np.uint8),
         written=np.empty(TILE if target.in_place else 0, target.input_ids.dtype),
@@ -183,17 +187,25 @@ def _sample_id(batch, row):
 
 
 @inline
-def _count_selected(num_masked, begun, low, firsts, draws, t_select, pieces, scratch):
-    """The selected tokens of a tile's pieces are added to their rows' counts."""
+def _note_selected(target, begun, low, tile, stride, firsts, draws, labels, t_select, pieces, slot, scratch):
+    """The selected tokens of a tile's pieces are added to their rows' counts and, where asked for, listed from the
+    slot on; the slot after them.
+    """
     first = np.int64(0)
     for piece in range(pieces):
         row, end = scratch.piece_rows[piece], scratch.piece_ends[piece]
-        count = count_below(draws[first:end], t_select)
+        if target.selected_ids.size > 0:
+            after = list_selected(target, slot, draws, labels, first, end, tile - row * stride, t_select)
+            count = np.int64(after - slot)
+            slot = after
+        else:
+            count = count_below(draws[first:end], t_select)
         first = end
         if firsts[row] < low:
             begun[0] += count
         else:
-            num_masked[row] += count
+            target.num_masked[row] += count
+    return slot
 
 
 @inline
@@ -224,10 +236,11 @@ def _finish_tile(target, objective, scratch, tile, n, out, t_mask, t_random, t_s
 
 
 @njit(_nrt=False)  # see `inline`; so nothing can be allocated in here
-def mask_range(low, high, batch, objective, target, scratch, begun):
+def mask_range(low, high, batch, objective, target, scratch, begun, lists):
     """The flat cells low .. high - 1 of the target are written; negative iff one holds an id out of range.
 
-    num_masked gets the counts of the rows that begin in the range, begun[0] that of a row that began before it.
+    num_masked gets the counts of the rows that begin in the range, begun[0] that of a row that began before it. The
+    selected tokens are listed in the slots lists[0] .. lists[1] - 1.
     """
     ids, firsts, ends, plan, runs = batch.ids, batch.firsts, batch.ends, objective.plan, objective.runs
     draws, words = scratch.draws, scratch.words
@@ -240,7 +253,7 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
 
     seen = signed(ids.dtype.type(0))
     row = first_row_ending_after(ends, low)
-    known, sample = np.int64(-1), np.uint64(0)
+    known, sample, listed = np.int64(-1), np.uint64(0), np.uint64(low)
     for tile in range(low, high, TILE):
         n = min(TILE, high - tile)
         source = ids[tile : tile + n]
@@ -291,5 +304,8 @@ def mask_range(low, high, batch, objective, target, scratch, begun):
             t_mask, t_random, t_select = CLASSES
         _finish_tile(target, objective, scratch, tile, n, out, t_mask, t_random, t_select)
         if target.num_masked.size > 0:
-            _count_selected(target.num_masked, begun, low, firsts, draws, t_select, pieces, scratch)
+            listed = _note_selected(
+                target, begun, low, tile, batch.stride, firsts, draws, labels, t_select, pieces, listed, scratch
+            )
+    lists[0], lists[1] = low, np.int64(listed)
     return seen

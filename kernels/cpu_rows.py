@@ -10,6 +10,7 @@ from numba import njit
 from fastmask.kernels import fate, layout, philox
 from fastmask.kernels.bits import count_bits, keep_64, mix_64
 from fastmask.kernels.cpu_choose import choose_prefix
+from fastmask.kernels.cpu_compact import list_selected
 from fastmask.kernels.cpu_range import content_id
 from fastmask.kernels.cpu_read import read_row
 from fastmask.kernels.cpu_sets import (
@@ -133,8 +134,11 @@ def _classify_own(draws, others, words, lane, chosen, chunk, chunks, threshold, 
 
 
 @inline
-def _write_row(samples, law, target, first, end, lane, scratch, own_threshold):
-    """The cells of a row are written. own_threshold: tokens below it are decided by their first number."""
+def _write_row(samples, law, target, first, end, column, slot, lane, scratch, own_threshold):
+    """The cells of a row are written; the slot after the last selected token that was listed.
+
+    own_threshold: tokens below it are decided by their first number. column: the position of the first cell in lists.
+    """
     plan, ids, draws = law.plan, samples.ids, scratch.draws
     mask_id = target.input_ids.dtype.type(plan[layout.MASK_ID])
     ignore_index = target.labels.dtype.type(plan[layout.IGNORE_INDEX])
@@ -170,6 +174,10 @@ def _write_row(samples, law, target, first, end, lane, scratch, own_threshold):
             copy_tile(target.input_ids[tile : tile + n], out)
         if target.decisions.size > 0:
             write_decisions(target.decisions[tile : tile + n], draws[:n], t_mask, t_random, t_select)
+        if target.selected_ids.size > 0:
+            labels = target.labels[tile : tile + n]
+            slot = list_selected(target, slot, draws, labels, 0, n, column + begin, t_select)
+    return slot
 
 
 @inline
@@ -185,9 +193,11 @@ def _choose(samples, law, index, row, length, counter3, sample, threshold, scrat
 
 
 @njit(_nrt=False)
-def mask_rows(low, high, samples, law, target, scratch):
+def mask_rows(low, high, samples, law, target, scratch, lists):
     """The rows low .. high - 1 of the target are written, and the padding before each; negative iff an id is out of
     range. The last row's range takes what padding follows it.
+
+    The selected tokens are listed in the slots lists[0] .. lists[1] - 1.
     """
     plan, firsts, ends = law.plan, samples.firsts, samples.ends
     by_word = plan[layout.BY_WORD] != ZERO
@@ -195,6 +205,7 @@ def mask_rows(low, high, samples, law, target, scratch):
     counter3 = (samples.epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
     seen = signed(samples.ids.dtype.type(0))
     cell = ends[low - 1] if low > 0 else np.int64(0)
+    slot = np.uint64(cell)
     for index in range(low, high):
         first, end = firsts[index], ends[index]
         if first > cell:
@@ -223,6 +234,8 @@ def mask_rows(low, high, samples, law, target, scratch):
         selected, own_threshold = _choose(samples, law, index, row, length, counter3, sample, threshold, scratch)
         if target.num_masked.size > 0:
             target.num_masked[index] = np.int64(selected)
-        _write_row(samples, law, target, first, end, lane, scratch, own_threshold)
+        column = first - np.int64(index) * samples.stride
+        slot = _write_row(samples, law, target, first, end, column, slot, lane, scratch, own_threshold)
+    lists[0], lists[1] = ends[low - 1] if low > 0 else np.int64(0), np.int64(slot)
     after = samples.ids.size if high == firsts.size else cell
     return _copy_gap(samples, target, law, cell, after, scratch, seen)

@@ -26,6 +26,7 @@ class Samples(NamedTuple):
     word_ids: Any
     epoch: Any
     counts: Any  # k for n = 0, 1, ...
+    stride: Any  # cells from one row to the next; 0 in a packed batch, where positions are cells
 
 
 class Law(NamedTuple):

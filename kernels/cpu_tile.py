@@ -14,7 +14,7 @@ from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
 
 TILE = 512
 GROUP = 8  # blocks are computed in whole groups, so that the vector loop has no remainder
-LIKELY = 3
+LIKELY = 3  # random tokens of 64
 RUNS_IN_ONE_PASS = 2  # of special ids; real vocabularies have one to four
 NEVER = np.int32(0x7FFFFFFF)
 CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified draws
@@ -173,17 +173,17 @@ def count_below(draws, t_select):
 
 
 @inline
-def note_bits(found, n, first, bits, likely):
+def note_bits(found, n, first, bits):
     """found[n:end] are the positions first + b for the bits b of a set, ascending; end.
 
-    `likely` of them are written without asking, since a branch that cannot be foretold costs more than a store that is
+    LIKELY of them are written without asking, since a branch that cannot be foretold costs more than a store that is
     overwritten: found has room for as many after the last.
     """
     end = n + count_bits(bits)
-    for i in range(likely):
+    for i in range(LIKELY):
         found[n + np.uint64(i)] = np.uint32(first + lowest_bit(bits))
         bits &= bits - ONE
-    n += np.uint64(likely)
+    n += np.uint64(LIKELY)
     while bits != ZERO:
         found[n] = np.uint32(first + lowest_bit(bits))
         bits &= bits - ONE
@@ -202,7 +202,7 @@ def find_random(found, draws, t_mask, t_random):
     for group in range(np.uint64(draws.size) >> np.uint64(6)):
         first = np.uint64(group) * SIXTY_FOUR
         inside = in_range_64(bits, first, np.uint32(t_mask), np.uint32(t_random - t_mask))
-        n = note_bits(found, n, first, inside, LIKELY)
+        n = note_bits(found, n, first, inside)
     return n
 
 

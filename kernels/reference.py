@@ -44,6 +44,7 @@ __all__ = [
     "pick",
     "real_runs",
     "sample_rates",
+    "spread",
     "thresholds",
     "trim_padding",
     "word",
@@ -187,7 +188,7 @@ def mask_batch(plan, call, out):
     Args:
         plan: Plan, of any law.
         call: Call, padded or packed; only read, though `ids` may be the memory of `out.input_ids`.
-        out: Outputs, written as a whole; `decisions` and `num_masked` may be None.
+        out: Outputs, written as a whole; all but ids and labels may be None.
     """
     ids = call.ids.astype(np.int64)
     if not ((ids >= 0) & (ids < plan.size)).all():
@@ -205,14 +206,32 @@ def mask_batch(plan, call, out):
         out.decisions[tokens.cells] = decisions
     if out.num_masked is not None:
         out.num_masked[:] = np.bincount(tokens.rows[decisions != UNTOUCHED], minlength=call.rows)
+    if out.selected_ids is not None:
+        out.selected_positions[: selected.size] = rows_and_positions(call, selected)[1]
+        out.selected_ids[: selected.size] = ids[selected]
     return True
+
+
+def rows_and_positions(call, cells):
+    """The row of each cell, and its position: the column in a padded batch, the cell in a packed one."""
+    if call.boundaries is None:
+        return np.divmod(cells, max(call.row_length, 1))
+    return np.searchsorted(call.boundaries, cells, side="right") - 1, cells
+
+
+def spread(plan, out, compact):
+    """`compact` then holds the tokens that Outputs list in its `width` slots a row, none of which has more.
+
+    An unused slot holds position 0, the plan's ignore_index and weight 0.
+    """
+    rows = np.repeat(np.arange(out.num_masked.size), out.num_masked)
+    place(plan, compact, rows, out.selected_positions[: rows.size], out.selected_ids[: rows.size])
 
 
 def compact(plan, call, out, compact):
     """`compact` then holds the selected tokens of a masked batch, in order; the surplus slots of a row are unused.
 
-    A position is the column in a padded batch and the cell in a packed one. An unused slot holds position 0, the
-    plan's ignore_index and weight 0.
+    It defines what the CUDA kernels do with a masked batch; host backends list the tokens while they mask.
 
     Args:
         plan: Plan.
@@ -221,16 +240,17 @@ def compact(plan, call, out, compact):
         compact: Compact, written as a whole: flat, of one slot per selected token, or with a width that no row passes.
     """
     cells = np.flatnonzero(out.decisions != UNTOUCHED)
-    if call.boundaries is None:
-        rows, positions = np.divmod(cells, max(call.row_length, 1))
-    else:
-        rows, positions = np.searchsorted(call.boundaries, cells, side="right") - 1, cells
-    slots = np.arange(cells.size)
+    place(plan, compact, *rows_and_positions(call, cells), out.labels[cells])
+
+
+def place(plan, compact, rows, positions, ids):
+    """Selected tokens of ascending rows in a Compact; the surplus slots are unused."""
+    slots = np.arange(rows.size)
     if compact.width is not None:
         slots += rows * compact.width - np.searchsorted(rows, rows)  # less the selected tokens of earlier rows
     compact.positions[:], compact.ids[:], compact.weights[:] = 0, plan.ignore_index, 0
     compact.positions[slots] = positions
-    compact.ids[slots] = out.labels[cells]
+    compact.ids[slots] = ids
     compact.weights[slots] = 1
 
 

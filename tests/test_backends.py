@@ -20,19 +20,32 @@ from support import (
     SIZES,
     SMALL,
     assert_same,
-    expected,
     in_place,
     plan_of,
     poisoned,
     random_ids,
+    with_lists,
 )
 
 import fastmask as fm
-from fastmask.call import Call
-from fastmask.kernels import cpu
+from fastmask.call import Call, Outputs
+from fastmask.kernels import cpu, reference
+from fastmask.plan import Plan
 
 RANGES = (1, 2, 3)  # the serial twin, and the parallel one
 LAST_ID = (1 << 64) - 1
+
+
+def listed(*arguments: Any, **given: Any) -> Outputs:
+    """Poisoned outputs, the lists of selected tokens among them."""
+    return with_lists(poisoned(*arguments, **given))
+
+
+def wanted(plan: Plan, *arguments: Any) -> Outputs:
+    """What the reference says, the lists of selected tokens included."""
+    out = listed(*arguments)
+    assert reference.mask_batch(plan, arguments[0], out)
+    return out
 
 
 def call_of(rows: int, row_length: int, dtype: str = "int64", vocab: fm.Vocab = BERT, **given: Any) -> Call:
@@ -53,17 +66,17 @@ def test_every_mix_of_dtypes_gives_the_bits_of_the_reference(
     plan = plan_of()
     for row_length in SIZES:
         call = call_of(3, row_length, dtype)
-        out = poisoned(call, out_dtype, label_dtype)
+        out = listed(call, out_dtype, label_dtype)
         assert cpu.mask_batch(plan, call, out, ranges)
-        assert_same(out, expected(plan, call, out_dtype, label_dtype))
+        assert_same(out, wanted(plan, call, out_dtype, label_dtype))
 
 
 def test_in_place_ranges_take_content_ids_before_any_of_them_writes() -> None:
     plan = plan_of(BERT, 1.0)
     call = call_of(1, 5000, sample_ids=None)
-    want = expected(plan, call)
+    want = wanted(plan, call)
     for _ in range(20):
-        out = poisoned(call)
+        out = listed(call)
         assert cpu.mask_batch(plan, in_place(call, out), out, 3)
         assert_same(out, want)
 
@@ -74,9 +87,9 @@ def test_every_cell_is_written_whatever_was_there(rows: int, poison: int) -> Non
     plan = plan_of(SMALL, 0.5)
     for row_length in (0, 1, 2, 7, 127):
         call = call_of(rows, row_length, vocab=SMALL)
-        out = poisoned(call, poison=poison)
+        out = listed(call, poison=poison)
         assert cpu.mask_batch(plan, call, out)
-        assert_same(out, expected(plan, call))
+        assert_same(out, wanted(plan, call))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -85,9 +98,9 @@ def test_every_cell_is_written_whatever_was_there(rows: int, poison: int) -> Non
 def test_extreme_seeds_epochs_probabilities_and_sample_ids_are_no_exception(seed: int, epoch: int, p: float) -> None:
     plan = plan_of(BERT, p, seed=seed)
     call = call_of(4, 1030, epoch=epoch, sample_ids=np.array([0, 1, 1 << 32, LAST_ID], np.uint64))
-    out = poisoned(call)
+    out = listed(call)
     assert cpu.mask_batch(plan, call, out)
-    assert_same(out, expected(plan, call))
+    assert_same(out, wanted(plan, call))
 
 
 @st.composite
@@ -133,8 +146,8 @@ def test_any_objective_on_any_batch_gives_the_bits_of_the_reference(data: st.Dat
     call = data.draw(calls(vocab))
     dtype, out_dtype, label_dtype, ranges = data.draw(st.sampled_from(SERIAL[::4] + PARALLEL))
     call.ids = call.ids.astype(dtype)
-    want = expected(plan, call, out_dtype, label_dtype)
-    out = poisoned(call, out_dtype, label_dtype)
+    want = wanted(plan, call, out_dtype, label_dtype)
+    out = listed(call, out_dtype, label_dtype)
     if call.ids.dtype == out_dtype and data.draw(st.booleans()):
         call = in_place(call, out)
     assert cpu.mask_batch(plan, call, out, ranges)

@@ -108,7 +108,7 @@ def test_ranges_are_capped_by_cells_and_workqueue_stays_serial(monkeypatch: pyte
 
 def test_the_words_of_a_tile_have_room_however_it_is_cut_into_samples() -> None:
     nothing = np.empty(0, np.int64)
-    target = cpu_range.Target(nothing, nothing, np.empty(0, np.uint8), nothing, False)
+    target = cpu_range.Target(nothing, nothing, np.empty(0, np.uint8), nothing, nothing, nothing, False)
     for length in range(1, TILE + 1):
         for rows in (TILE // length, -(-TILE // length), TILE):
             pieces = [length] * min(rows, TILE // length)

@@ -313,7 +313,7 @@ def test_b54_flat_and_padded_batches_give_the_same_fates_in_the_container_that_c
     padded[real] = flat
     make: Any = np.asarray if kind == "array" else pytest.importorskip("torch").from_numpy
     for law in (fm.Spans(0.3, GEOMETRIC), fm.ExactCount(0.3), fm.Bernoulli(0.3, min_masked=1), fm.Diffusion()):
-        call: dict[str, Any] = {"epoch": 0, "backend": backend, "returns": "compact"}
+        call: dict[str, Any] = {"epoch": 0, "backend": backend, "returns": ("compact", "decisions")}
         masker = fm.Masker(VOCAB, law, seed=7)
         one, many = masker(make(flat), cu_seqlens=bounds, **call), masker(make(padded), lengths=lengths, **call)
         assert one.compact is not None

@@ -127,7 +127,7 @@ def test_extreme_probabilities_are_no_exception(p: float, unit: Any) -> None:
 def test_dtypes_decide_nothing(dtype: str, id_dtype: Any, label_dtype: str) -> None:
     batch = random_batch(9, VOCABS[1], "middle")
     parts = VOCABS[1], fm.Spans(0.3, GEOMETRIC, "word"), fm.Replace(0.4, 0.4, unit="span")
-    call: dict[str, Any] = {"epoch": 1, "returns": "compact", **batch.arguments}
+    call: dict[str, Any] = {"epoch": 1, "returns": ("compact", "decisions"), **batch.arguments}
     want = fm.Masker(*parts, seed=5)(batch.shaped, backend="numpy", **call)
     got = fm.Masker(*parts, seed=5, id_dtype=id_dtype, label_dtype=label_dtype)(batch.shaped.astype(dtype), **call)
     same(got.input_ids, want.input_ids.astype(id_dtype or "int64"))

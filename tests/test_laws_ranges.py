@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from plain_laws import VOCAB
-from support import POISON, assert_same, in_place, run_python, same
+from support import POISON, assert_same, in_place, run_python, same, with_lists
 from support_laws import Batch, allowed, outputs_of, random_batch, same_in_all, wordy
 
 import fastmask as fm
@@ -35,7 +35,7 @@ def plan_of(name: str, seed: int = 7) -> Plan:
 
 
 def outputs(call: Call) -> Outputs:
-    return Outputs(**outputs_of(call)._asdict())
+    return with_lists(Outputs(**outputs_of(call)._asdict()))
 
 
 def reference_of(plan: Plan, call: Call) -> Outputs:
