@@ -1,5 +1,6 @@
 """Before anything is imported: the CUDA simulator where there is no GPU, and a compile cache of the run's own."""
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -11,15 +12,11 @@ import pytest
 GPU = Path("/dev/nvidia0").exists()
 if not GPU:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # read once, when numba is imported
-CACHE = tempfile.mkdtemp(prefix="fastmask-numba-cache-")
-os.environ["NUMBA_CACHE_DIR"] = CACHE  # Numba does not notice edits in the modules that a kernel calls
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the processes of a run share what they compile
+    # Numba does not notice edits in the modules that a kernel calls.
+    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="fastmask-numba-cache-")
+    atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
 os.environ.pop("FASTMASK_NUM_THREADS", None)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache() -> Iterator[None]:
-    yield
-    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

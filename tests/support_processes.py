@@ -18,6 +18,7 @@ import pytest
 import fastmask as fm
 
 ROOT = Path(fm.__file__).parents[1]
+LIBRARIES = f"{sys.prefix}/lib"
 SMALL, LARGE = (16, 128), (1024, 512)  # the second is masked by the parallel twin where that is allowed
 
 # What every script begins with. Arguments: what the digests of a small and of a large batch must be, then its own.
@@ -85,6 +86,8 @@ def environment(**changes: str) -> dict[str, str]:
     """The variables of a process with two threads, the cache of this run and no other setting of Numba's."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "FASTMASK_"))}
     kept |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": os.environ["NUMBA_CACHE_DIR"]}
+    if changes.get("NUMBA_THREADING_LAYER") == "tbb":
+        kept["LD_LIBRARY_PATH"] = LIBRARIES  # where pip puts libtbb, and no loader looks
     return kept | {"NUMBA_NUM_THREADS": "2", "FASTMASK_NUM_THREADS": "2"} | changes
 
 
@@ -150,9 +153,9 @@ def script(tmp_path: Path, wanted: list[str]) -> Runner:
 def _layer(name: str) -> str:
     if name == "tbb":
         try:
-            ctypes.CDLL("libtbb.so.12")
+            ctypes.CDLL(f"{LIBRARIES}/libtbb.so.12")
         except OSError:
-            pytest.skip("libtbb.so.12 is not installed")
+            pytest.skip("libtbb.so.12 is not installed: pip install tbb")
     return name
 
 
