@@ -78,21 +78,21 @@ def parts_of(out: Any) -> tuple[Any, Any]:
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
 
 
-def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]) -> Outputs:
+def fresh_outputs(
+    cells: int, rows: int, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]
+) -> Outputs:
     """Outputs in memory that nobody else sees."""
-    cells = call.ids.size
     out = Outputs(buffers.empty(cells, id_dtype), buffers.empty(cells, label_dtype))
     if returns:
-        _add_further(call, out, returns)
+        _add_further(cells, rows, out, returns)
     return out
 
 
-def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
-    cells = call.ids.size
+def _add_further(cells: int, rows: int, out: Outputs, returns: frozenset[str]) -> None:
     if "decisions" in returns:
         out.decisions = buffers.empty(cells, np.uint8)
     if "num_masked" in returns or "compact" in returns:
-        out.num_masked = np.zeros(call.rows, np.int64)  # a batch without cells runs no kernel
+        out.num_masked = np.zeros(rows, np.int64)  # a batch without cells runs no kernel
     if "compact" in returns:
         # A slot for every token, since their number is not known: memory that nothing writes to is never touched.
         out.selected_positions = buffers.empty(cells, np.int64)
@@ -126,7 +126,7 @@ class GivenOutputs:
         """Flat outputs: views of the given arrays, or stand-ins for those that are not contiguous."""
         out = Outputs(_flat_or_fresh(self.input_ids), _flat_or_fresh(self.labels))
         if returns:
-            _add_further(call, out, returns)
+            _add_further(call.ids.size, call.rows, out, returns)
         return out
 
     def fill(self, out: Outputs) -> None:

@@ -6,88 +6,23 @@ import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
-from fastmask.kernels.cpu_compact import join_lists, spread_kernel
+from fastmask.kernels.cpu_batch import mask_batch_kernel, mask_rows_kernel
+from fastmask.kernels.cpu_collate import collate_batch_kernel, collate_rows_kernel
+from fastmask.kernels.cpu_compact import spread_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
-from fastmask.kernels.cpu_range import (
-    Batch,
-    Objective,
-    Target,
-    content_id,
-    content_weight,
-    first_row_ending_after,
-    locate,
-    make_scratch,
-    mask_range,
-)
-from fastmask.kernels.cpu_rows import mask_rows
-from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
-from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
+from fastmask.kernels.cpu_compile import read_array as _read
+from fastmask.kernels.cpu_compile import write_array as _write
+from fastmask.kernels.cpu_layout import count_positions, mark_real, pad_rows
+from fastmask.kernels.cpu_lists import read_lists
+from fastmask.kernels.cpu_range import content_id, content_weight, locate
+from fastmask.kernels.cpu_tile import first_word, rate_of
 
-INT64_PER_LINE = 8  # what threads write lies a cache line apart
+__all__ = ["count_positions", "mark_real", "pad_rows", "read_lists"]  # operations that have modules of their own
+
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
 NO_LABELS = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.int32, np.int64)}
 NO_LONGS, NO_INTEGERS, NO_FLOATS = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.float64)
-
-
-def mask_batch_kernel(
-    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, weights, plan, runs, pool, cumulative,
-    input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place,
-):  # fmt: skip
-    """The batch is masked, in so many ranges of tiles; False iff an id is out of range."""
-    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
-    stride = row_length if boundaries.size == 0 else 0
-    batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3, stride)
-    objective = Objective(plan, runs, pool, cumulative)
-    target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place)
-    fill(num_masked, np.int64(0))
-    begun, lists = np.zeros((2, ranges, INT64_PER_LINE), np.int64)
-    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
-    step = (ids.size // TILE // ranges + 1) * TILE
-    for k in prange(ranges):
-        low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
-        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target, rows), begun[k], lists[k])
-    in_range = True
-    for k in range(ranges):
-        in_range &= seen[k, 0] >= 0
-        if begun[k, 0] > 0:
-            num_masked[first_row_ending_after(ends, k * step)] += begun[k, 0]
-    if selected_ids.size > 0:
-        join_lists(target, lists)
-    return in_range
-
-
-def mask_rows_kernel(
-    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, weights, rates, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
-    input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place,
-):  # fmt: skip
-    """The batch is masked by a law that looks at whole rows, in so many ranges of them; False iff an id is bad."""
-    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
-    samples = Samples(
-        ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, rates, weights, word_ids, epoch,
-        counts, row_length if boundaries.size == 0 else 0,
-    )  # fmt: skip
-    law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
-    target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, in_place)
-    fill(num_masked, np.int64(0))
-    seen, lists = np.zeros((2, ranges, INT64_PER_LINE), np.int64)
-    step = ids.size // ranges + 1
-    for k in prange(ranges):
-        low = first_row_ending_after(ends, k * step) if k > 0 else 0
-        high = first_row_ending_after(ends, (k + 1) * step) if k + 1 < ranges else rows
-        scratch = make_row_scratch(row_length, input_ids, in_place, length_sums.size > 0)
-        seen[k, 0] = mask_rows(low, high, samples, law, target, scratch, lists[k])
-    in_range = True
-    for k in range(ranges):
-        in_range &= seen[k, 0] >= 0
-    if selected_ids.size > 0:
-        join_lists(target, lists)
-    return in_range
 
 
 def sample_rates_kernel(epoch, seed, least, sample_ids, strata, step, thresholds):
@@ -148,14 +83,6 @@ def apply_supplied_kernel(
         labels[j] = original if mask_positions[j] else np.int64(-100)
 
 
-def _read(dtype, dimensions=1):
-    return types.Array(dtype, dimensions, "C", readonly=True)
-
-
-def _write(dtype):
-    return types.Array(dtype, 1, "C")
-
-
 @functools.cache
 def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
     """The kernel of `mask_batch` for ids, corrupted ids and labels of three dtypes."""
@@ -185,6 +112,34 @@ def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
     )  # fmt: skip
     tag = f"{ids}_{out}_{labels}"
     return compile_kernel(mask_rows_kernel, signature, tag, parallel=parallel, cache=cache)
+
+
+@functools.cache
+def compiled_collate_batch(id_dtype, out_dtype, label_dtype, cache=True):
+    """The kernel of `collate_batch` for ids, corrupted ids and labels of three dtypes."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    longs = _read(types.uint64)
+    signature = types.boolean(
+        types.int64, types.boolean, _read(ids), _read(types.int64),
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs,
+        longs, _read(types.uint32, 2), _read(types.uint32), longs,
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64), _write(labels),
+    )  # fmt: skip
+    return compile_kernel(collate_batch_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_collate_rows(id_dtype, out_dtype, label_dtype, cache=True):
+    """The kernel of `collate_batch` for laws that look at whole rows."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    longs, integers = _read(types.uint64), _read(types.int64)
+    signature = types.boolean(
+        types.int64, types.boolean, _read(ids), integers,
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs, _read(types.float64), integers,
+        integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64), _write(labels),
+    )  # fmt: skip
+    return compile_kernel(collate_rows_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
 
 
 @functools.cache
@@ -283,26 +238,15 @@ def _rates_of(plan, call, sample_ids):
     return thresholds
 
 
-def mask_batch(plan, call, out, ranges=1):
-    """True iff every id of a Call is in range; the Outputs then hold the masked batch.
-
-    With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
-    """
-    ids, sample_ids, thresholds = call.ids, call.sample_ids, call.thresholds
+def _samples_of(plan, call, named):
+    """What is said of each sample, as kernels take it. named: content ids are computed beforehand."""
+    sample_ids, thresholds = call.sample_ids, call.thresholds
     drawn = thresholds is None and plan.law == "diffusion"
-    if sample_ids is None and (drawn or (call.in_place and ranges > 1)):
-        sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
+    if sample_ids is None and (drawn or named):
+        sample_ids = content_ids(plan, call)
     if drawn:
         thresholds = _rates_of(plan, call, sample_ids)
-    dtypes = ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
-    batch = (
-        ranges,
-        ids,
-        call.rows,
-        call.row_length,
-        NO_INTEGERS if call.boundaries is None else call.boundaries,
-        NO_INTEGERS if call.starts is None else call.starts,
-        NO_INTEGERS if call.lengths is None else call.lengths,
+    return (
         call.epoch,
         NO_LONGS if sample_ids is None else sample_ids,
         NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
@@ -310,21 +254,59 @@ def mask_batch(plan, call, out, ranges=1):
         NO_WORDS if thresholds is None else thresholds,
         content_weights(call.row_length) if sample_ids is None else NO_LONGS,
     )
-    objective = plan.words, plan.special_runs, plan.pool, plan.cumulative
-    target = (
+
+
+def _rows_of(plan, call):
+    """What laws over whole rows read besides."""
+    return _or(NO_FLOATS, call.rates), _or(NO_INTEGERS, call.word_ids), plan.counts(call.row_length)
+
+
+def _objective_of(plan):
+    law = () if plan.by_token else (plan.length_sums, _or(NO_BYTES, plan.is_continuation))
+    return plan.words, plan.special_runs, plan.pool, plan.cumulative, *law
+
+
+def _target_of(out):
+    return (
         out.input_ids,
         out.labels,
         NO_BYTES if out.decisions is None else out.decisions,
         NO_INTEGERS if out.num_masked is None else out.num_masked,
         NO_INTEGERS if out.selected_positions is None else out.selected_positions,
         NO_LABELS[out.labels.dtype] if out.selected_ids is None else out.selected_ids,
-        call.in_place,
     )
+
+
+def mask_batch(plan, call, out, ranges=1):
+    """True iff every id of a Call is in range; the Outputs then hold the masked batch.
+
+    With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
+    """
+    batch = (
+        ranges,
+        call.ids,
+        call.rows,
+        call.row_length,
+        NO_INTEGERS if call.boundaries is None else call.boundaries,
+        NO_INTEGERS if call.starts is None else call.starts,
+        NO_INTEGERS if call.lengths is None else call.lengths,
+    )
+    samples = _samples_of(plan, call, call.in_place and ranges > 1)  # before one range overwrites what another reads
+    target = *_objective_of(plan), *_target_of(out), call.in_place
+    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
     if plan.by_token:
-        return compiled_mask_batch(*dtypes)(*batch, *objective, *target)
-    samples = _or(NO_FLOATS, call.rates), _or(NO_INTEGERS, call.word_ids), plan.counts(call.row_length)
-    law = plan.length_sums, _or(NO_BYTES, plan.is_continuation)
-    return compiled_mask_rows(*dtypes)(*batch, *samples, *objective, *law, *target)
+        return compiled_mask_batch(*dtypes)(*batch, *samples, *target)
+    return compiled_mask_rows(*dtypes)(*batch, *samples, *_rows_of(plan, call), *target)
+
+
+def collate_batch(plan, call, width, left, out):
+    """True iff every id of a packed Call is in range; the Outputs then hold its samples, masked, in padded rows."""
+    batch = width, left, call.ids, call.boundaries, *_samples_of(plan, call, False)
+    target = *_objective_of(plan), *_target_of(out)
+    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype
+    if plan.by_token:
+        return compiled_collate_batch(*dtypes)(*batch, *target)
+    return compiled_collate_rows(*dtypes)(*batch, *_rows_of(plan, call), *target)
 
 
 def spread(plan, out, compact):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastmask.kernels import reference_laws as laws
+from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows, padded_cells, read_lists
 from fastmask.kernels.reference_rows import (
     adjoining,
     candidates,
@@ -33,15 +36,20 @@ from fastmask.kernels.reference_stream import (
 __all__ = [
     "SELECT",
     "apply_supplied",
+    "collate_batch",
     "compact",
     "content_ids",
+    "count_positions",
     "draw",
     "drawn_tokens",
     "extra",
+    "mark_real",
     "mask_batch",
     "mixed",
+    "pad_rows",
     "philox",
     "pick",
+    "read_lists",
     "real_runs",
     "sample_rates",
     "spread",
@@ -226,6 +234,35 @@ def spread(plan, out, compact):
     """
     rows = np.repeat(np.arange(out.num_masked.size), out.num_masked)
     place(plan, compact, rows, out.selected_positions[: rows.size], out.selected_ids[: rows.size])
+
+
+def collate_batch(plan, call, width, left, out):
+    """True iff every id is in [0, plan.size); `out` then holds the packed batch, masked, in padded rows.
+
+    Args:
+        plan: Plan, of any law, with a pad id.
+        call: Call, packed, of samples no longer than `width`; only read.
+        width: of the rows.
+        left: whether padding comes before a sample, not after it.
+        out: Outputs of rows * width cells.
+    """
+    cells = call.ids.size
+    flat = replace(
+        out,
+        input_ids=np.empty(cells, out.input_ids.dtype),
+        labels=np.empty(cells, out.labels.dtype),
+        decisions=np.empty(cells, np.uint8),
+    )
+    if not mask_batch(plan, call, flat):
+        return False
+    pad_rows(flat.input_ids, call.boundaries, width, left, plan.pad_id, out.input_ids)
+    pad_rows(flat.labels, call.boundaries, width, left, plan.ignore_index, out.labels)
+    if out.decisions is not None:
+        pad_rows(flat.decisions, call.boundaries, width, left, UNTOUCHED, out.decisions)
+    if out.selected_positions is not None:
+        selected = out.selected_positions[: out.num_masked.sum()]
+        selected[:] = padded_cells(call.boundaries, width, left)[selected] % width
+    return True
 
 
 def compact(plan, call, out, compact):

@@ -1,0 +1,192 @@
+"""Ragged samples: lists, arrays, tensors or Arrow's lists, of unequal lengths, as one flat array and offsets."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastmask import buffers
+from fastmask.arrays import to_host
+
+INTEGERS, WHOLE, WORDS = "iu", "biu", "iuO"  # kinds of dtypes: of ids; of types and masks; of word ids, with None
+Array = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Sample r is values[offsets[r]:offsets[r + 1]]. The values may be the caller's memory, and are never written."""
+
+    values: Array  # 1-D
+    offsets: Offsets  # (samples + 1,), from 0 to the number of values
+
+    def cut(self, most: int) -> Ragged:
+        """The first `most` values of each sample; itself where none is longer."""
+        lengths = np.diff(self.offsets)
+        if lengths.max(initial=0) <= most:
+            return self
+        kept = np.minimum(lengths, most)
+        bounds = zip(self.offsets.tolist(), kept.tolist(), strict=False)
+        return _joined([self.values[first : first + length] for first, length in bounds], kept)
+
+
+def place(offsets: Offsets, cell: int) -> str:
+    """Where a flat value lies, in words.
+
+    >>> place(np.array([0, 3, 3, 7]), 4)
+    'in sample 2, position 1'
+    """
+    sample = int(np.searchsorted(offsets, cell, side="right")) - 1
+    return f"in sample {sample}, position {cell - int(offsets[sample])}"
+
+
+def ragged(name: str, rows: Any, kernels: Any, kinds: str = INTEGERS, most: int | None = None) -> Ragged:
+    """The samples of an argument, cut to their first `most` values.
+
+    Args:
+        name: of the argument, for messages.
+        rows: a list (or another iterable) of 1-D arrays, tensors or lists; a pair (values, offsets); or an Arrow array
+            of lists.
+        kernels: the module of a host backend.
+        kinds: the kinds of dtypes that values may have.
+        most: >= 1; None: samples are not cut.
+
+    Raises:
+        TypeError: rows of another kind, values that are not integers.
+        ValueError: a sample that is not 1-D, nulls, offsets that fall or lie outside the values.
+    """
+    if type(rows).__module__.partition(".")[0] == "pyarrow":
+        rows = _of_arrow(name, rows)
+    if isinstance(rows, tuple):
+        pair = _of_pair(name, rows, kinds)
+        return pair if most is None else pair.cut(most)
+    if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
+        raise TypeError(f"{name} must be a list of samples, (values, offsets) or Arrow lists, got {_kind(rows)}")
+    samples = list(rows)
+    lengths = _lengths(name, samples)
+    if most is not None and lengths.max(initial=0) > most:
+        samples = [sample[:most] for sample in samples]
+        lengths = np.minimum(lengths, most)
+    if samples and set(map(type, samples)) == {list}:
+        offsets = _offsets(lengths)
+        values = buffers.empty(int(offsets[-1]), np.int64)
+        if kernels.read_lists(samples, offsets, kinds == WORDS, values) < 0:
+            return Ragged(values, offsets)
+    return _of_arrays(name, samples, lengths, kinds)
+
+
+def _kind(x: Any) -> str:
+    return type(x).__name__
+
+
+def _lengths(name: str, samples: list[Any]) -> npt.NDArray[np.int64]:
+    try:
+        return np.fromiter(map(len, samples), np.int64, len(samples))
+    except TypeError:
+        index, sample = next((i, x) for i, x in enumerate(samples) if np.ndim(x) == 0)
+        raise TypeError(f"{name} of sample {index} must be a list or a 1-D array, got {sample!r}") from None
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> Offsets:
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _joined(parts: list[Array], lengths: npt.NDArray[np.int64]) -> Ragged:
+    """1-D arrays one after the other."""
+    offsets, dtypes = _offsets(lengths), {part.dtype for part in parts}
+    if offsets[-1] == 0:
+        return Ragged(np.empty(0, np.int64), offsets)
+    if len(dtypes) == 1 and not parts[0].dtype.hasobject:
+        with contextlib.suppress(TypeError):  # arrays that are not contiguous
+            joined = b"".join(parts)  # type: ignore[arg-type]  # twice as fast as np.concatenate
+            return Ragged(np.frombuffer(joined, *dtypes), offsets)
+    return Ragged(np.concatenate(parts), offsets)
+
+
+def _of_arrays(name: str, samples: list[Any], lengths: npt.NDArray[np.int64], kinds: str) -> Ragged:
+    """Samples of any kind; the first one that is not 1-D or not of integers is named."""
+    if set(map(type, samples)) != {np.ndarray}:
+        samples = [_array(name, index, sample, kinds) for index, sample in enumerate(samples)]
+    if all(dtype.kind in kinds for dtype in {sample.dtype for sample in samples}) and {1} >= {x.ndim for x in samples}:
+        done = _joined(samples, lengths)
+        if done.values.dtype.kind in kinds:
+            return done
+        raise TypeError(f"{name} has samples of dtypes that no dtype of integers holds")
+    for index, sample in enumerate(samples):
+        if sample.ndim != 1:
+            raise ValueError(f"{name} of sample {index} must have 1 dimension, got shape {sample.shape}")
+        if sample.dtype.kind not in kinds:
+            raise TypeError(f"{name} of sample {index} must be integers, got {sample.dtype}")
+    raise AssertionError
+
+
+def _array(name: str, index: int, sample: Any, kinds: str) -> Array:
+    array = to_host(f"{name} of sample {index}", sample)
+    listed = isinstance(sample, (list, tuple))
+    if array.size == 0 and listed:
+        return array.astype(np.int64)  # an empty list has no dtype of its own
+    if array.ndim == 1 and (array.dtype.hasobject or (listed and array.dtype.kind not in kinds)):
+        _check_items(name, index, sample, kinds == WORDS)
+    return array
+
+
+def _check_items(name: str, index: int, sample: Any, with_none: bool) -> None:
+    """The error for the first item of a sample that is no integer of 64 bits, nor None where that is allowed."""
+    for position, item in enumerate(sample):
+        where = f"in sample {index}, position {position}"
+        if with_none and item is None:
+            continue
+        try:
+            number = operator.index(item)
+        except TypeError:
+            raise TypeError(f"{name} must be integers, got {item!r} {where}") from None
+        if not -(1 << 63) <= number < (1 << 64 if with_none else 1 << 63):
+            raise ValueError(f"{name} must fit into 64 bits, got {number} {where}")
+
+
+def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:
+    """Values and offsets as Arrow has them: the first offset may lie above 0, and the last below the end."""
+    if len(pair) != 2:
+        raise TypeError(f"{name} as a tuple must be (values, offsets), got {len(pair)} items: samples come in a list")
+    values, offsets = to_host(name, pair[0]), to_host(f"the offsets of {name}", pair[1])
+    if values.ndim != 1 or offsets.ndim != 1 or offsets.size == 0:
+        raise ValueError(f"{name} must be 1-D values and offsets, got shapes {values.shape} and {offsets.shape}")
+    if values.dtype.kind not in kinds:
+        raise TypeError(f"{name} must be integers, got {values.dtype}")
+    if offsets.dtype.kind not in INTEGERS:
+        raise TypeError(f"the offsets of {name} must be integers, got {offsets.dtype}")
+    if (falls := offsets[1:] < offsets[:-1]).any():
+        sample = int(falls.argmax())
+        raise ValueError(
+            f"the offsets of {name} must not fall, got {offsets[sample + 1]} after {offsets[sample]} at sample {sample}"
+        )
+    first, end = int(offsets[0]), int(offsets[-1])
+    if first < 0 or end > values.size:
+        raise ValueError(f"the offsets of {name} must lie in [0, {values.size}], got {first} to {end}")
+    return Ragged(values[first:end], offsets.astype(np.int64) - first)
+
+
+def _of_arrow(name: str, array: Any) -> tuple[Array, Array]:
+    """Values and offsets of Arrow lists, in chunks or whole, sliced or not. ValueError for nulls."""
+    if hasattr(array, "combine_chunks"):
+        array = array.combine_chunks()
+    if not (hasattr(array, "values") and hasattr(array, "offsets")):
+        raise TypeError(f"{name} must be an Arrow array of lists, got {getattr(array, 'type', _kind(array))}")
+    if array.null_count:
+        sample = array.is_null().to_numpy(zero_copy_only=False).argmax()
+        raise ValueError(f"{name} must have no nulls, but sample {sample} is null")
+    offsets = array.offsets.to_numpy()
+    first, end = int(offsets[0]), int(offsets[-1])
+    used, offsets = array.values.slice(first, end - first), offsets - first
+    if used.null_count:
+        cell = int(used.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise ValueError(f"{name} must have no nulls, but there is one {place(offsets, cell)}")
+    return (used.to_numpy(zero_copy_only=False) if len(used) else np.empty(0, np.int64)), offsets
