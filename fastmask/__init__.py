@@ -6,6 +6,7 @@ and loads neither Numba nor CUDA; they load at first use.
 
 from fastmask import presets
 from fastmask.batch import MaskedBatch
+from fastmask.collating import CollatedBatch, PackedBatch, collate, pack
 from fastmask.dispatch import Backend, backends
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Spans
 from fastmask.lengths import Fixed, Geometric, InverseLength, mean_length
@@ -22,6 +23,7 @@ __all__ = [
     "STREAM_VERSION",
     "Backend",
     "Bernoulli",
+    "CollatedBatch",
     "Diffusion",
     "ExactCount",
     "Fixed",
@@ -29,13 +31,16 @@ __all__ = [
     "InverseLength",
     "MaskedBatch",
     "Masker",
+    "PackedBatch",
     "Replace",
     "Spans",
     "Vocab",
     "apply_mlm_mask",
     "backends",
+    "collate",
     "get_num_threads",
     "mean_length",
+    "pack",
     "presets",
     "set_num_threads",
     "warmup",

@@ -10,9 +10,10 @@ import numpy as np
 from fastmask import buffers, validate
 from fastmask.arrays import as_kind_of, to_host
 from fastmask.batch import CompactTargets, MaskedBatch
-from fastmask.call import Arguments, Compact, Outputs
+from fastmask.call import Arguments, Call, Outputs
 from fastmask.dispatch import host_kernels
 from fastmask.outputs import GivenOutputs, fresh_compact, fresh_outputs, parts_of
+from fastmask.plan import Plan
 from fastmask.threads import parallel_region, plan_ranges
 from fastmask.thresholds import ALWAYS
 
@@ -35,7 +36,7 @@ def mask(
     call = validate.host_call(plan, ids, kernels.real_runs, arguments)
     given = None
     if out is None:
-        outputs = fresh_outputs(call, masker.id_dtype or validate.output_dtype(ids.dtype), masker.label_dtype, names)
+        outputs = fresh_outputs(ids.size, call.rows, output_dtype(masker, ids.dtype), masker.label_dtype, names)
     else:
         given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
@@ -49,9 +50,8 @@ def mask(
         given.fill(outputs)
     batch = _as_given(input_ids, out, ids.shape, outputs, backend)
     if "compact" in names:
-        compact = fresh_compact(outputs, max_predictions)
-        kernels.compact(plan, call, outputs, compact)
-        batch.compact = _compact_as_given(input_ids, compact, outputs.num_masked)
+        targets = compact_targets(kernels, plan, call, outputs, max_predictions)
+        batch.compact = CompactTargets(*(as_kind_of(input_ids, x) for x in targets))
     if "rates" in names:
         rates, weights = rates_and_weights(call.thresholds)
         batch.rates, batch.weights = as_kind_of(input_ids, rates), as_kind_of(input_ids, weights)
@@ -64,10 +64,20 @@ def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
     return rates.astype(np.float32), weights.astype(np.float32)
 
 
-def _compact_as_given(input_ids: Any, compact: Compact, counts: Any) -> CompactTargets:
-    shape = (-1,) if compact.width is None else (counts.size, compact.width)
+def output_dtype(masker: Masker, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of the corrupted ids that a masker makes of ids of a dtype."""
+    return masker.id_dtype or validate.output_dtype(dtype)
+
+
+def compact_targets(
+    kernels: Any, plan: Plan, call: Call, outputs: Outputs, max_predictions: int | None
+) -> CompactTargets:
+    """The selected tokens of masked outputs; ValueError where a row has more of them than slots."""
+    compact = fresh_compact(outputs, max_predictions)
+    kernels.compact(plan, call, outputs, compact)
+    shape = (-1,) if compact.width is None else (call.rows, compact.width)
     arrays = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
-    return CompactTargets(*(as_kind_of(input_ids, x) for x in (*arrays, counts)))
+    return CompactTargets(*arrays, outputs.num_masked)
 
 
 def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:

@@ -67,21 +67,22 @@ def parts_of(out: Any) -> tuple[Any, Any]:
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
 
 
-def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]) -> Outputs:
+def fresh_outputs(
+    cells: int, rows: int, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]
+) -> Outputs:
     """Outputs in memory that nobody else sees."""
-    cells = call.ids.size
     out = Outputs(buffers.empty(cells, id_dtype), buffers.empty(cells, label_dtype))
     if returns:
-        _add_further(call, out, returns)
+        _add_further(cells, rows, out, returns)
     return out
 
 
-def _add_further(call: Call, out: Outputs, returns: frozenset[str]) -> None:
+def _add_further(cells: int, rows: int, out: Outputs, returns: frozenset[str]) -> None:
     compact = "compact" in returns  # made from both
     if compact or "decisions" in returns:
-        out.decisions = buffers.empty(call.ids.size, np.uint8)
+        out.decisions = buffers.empty(cells, np.uint8)
     if compact or "num_masked" in returns:
-        out.num_masked = np.zeros(call.rows, np.int64)  # a batch without cells runs no kernel
+        out.num_masked = np.zeros(rows, np.int64)  # a batch without cells runs no kernel
 
 
 class GivenOutputs:
@@ -111,7 +112,7 @@ class GivenOutputs:
         """Flat outputs: views of the given arrays, or stand-ins for those that are not contiguous."""
         out = Outputs(*(_flat_or_fresh(array) for array in (self.input_ids, self.labels)))
         if returns:
-            _add_further(call, out, returns)
+            _add_further(call.ids.size, call.rows, out, returns)
         return out
 
     def fill(self, out: Outputs) -> None:

@@ -1,11 +1,13 @@
 """The CPU backend: each operation from one source; those that gain from threads are compiled twice, as twins."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
+from fastmask.kernels.cpu_collate import count_positions, mark_real, pad_rows  # noqa: F401
 from fastmask.kernels.cpu_compact import compact_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_range import (
@@ -362,3 +364,20 @@ def apply_supplied(
     compiled_apply_supplied(ranges > 1)(
         token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, *borders, masked_ids, labels
     )
+
+
+def collate_batch(plan, call, width, left, out):
+    """True iff every id is in [0, plan.size); `out` then holds the packed batch, masked, in padded rows."""
+    cells = call.ids.size
+    flat = replace(
+        out,
+        input_ids=np.empty(cells, out.input_ids.dtype),
+        labels=np.empty(cells, out.labels.dtype),
+        decisions=None if out.decisions is None else np.empty(cells, np.uint8),
+    )
+    if not mask_batch(plan, call, flat):
+        return False
+    for name, fill in (("input_ids", plan.pad_id), ("labels", plan.ignore_index), ("decisions", 0)):
+        if getattr(out, name) is not None:
+            pad_rows(getattr(flat, name), call.boundaries, width, left, fill, getattr(out, name))
+    return True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastmask.kernels import reference_laws as laws
+from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows
 from fastmask.kernels.reference_rows import (
     adjoining,
     candidates,
@@ -33,13 +36,17 @@ from fastmask.kernels.reference_stream import (
 __all__ = [
     "SELECT",
     "apply_supplied",
+    "collate_batch",
     "compact",
     "content_ids",
+    "count_positions",
     "draw",
     "drawn_tokens",
     "extra",
+    "mark_real",
     "mask_batch",
     "mixed",
+    "pad_rows",
     "philox",
     "pick",
     "real_runs",
@@ -205,6 +212,32 @@ def mask_batch(plan, call, out):
         out.decisions[tokens.cells] = decisions
     if out.num_masked is not None:
         out.num_masked[:] = np.bincount(tokens.rows[decisions != UNTOUCHED], minlength=call.rows)
+    return True
+
+
+def collate_batch(plan, call, width, left, out):
+    """True iff every id is in [0, plan.size); `out` then holds the packed batch, masked, in padded rows.
+
+    Args:
+        plan: Plan, of any law, with a pad id.
+        call: Call, packed, of samples no longer than `width`; only read.
+        width: of the rows.
+        left: whether padding comes before a sample, not after it.
+        out: Outputs of rows * width cells.
+    """
+    cells = call.ids.size
+    flat = replace(
+        out,
+        input_ids=np.empty(cells, out.input_ids.dtype),
+        labels=np.empty(cells, out.labels.dtype),
+        decisions=np.empty(cells, np.uint8),
+    )
+    if not mask_batch(plan, call, flat):
+        return False
+    pad_rows(flat.input_ids, call.boundaries, width, left, plan.pad_id, out.input_ids)
+    pad_rows(flat.labels, call.boundaries, width, left, plan.ignore_index, out.labels)
+    if out.decisions is not None:
+        pad_rows(flat.decisions, call.boundaries, width, left, UNTOUCHED, out.decisions)
     return True
 
 
