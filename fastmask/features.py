@@ -1,4 +1,4 @@
-"""Features: the samples that a data loader hands to a collate function, turned into columns."""
+"""Features: the samples that a data loader hands to a collate function, as columns, and as masked batches of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 
 from fastmask.arrays import to_host
+from fastmask.collating import CollatedBatch, PackedBatch, collate, pack
+from fastmask.masker import Masker
 from fastmask.vocab import integer
 
+Batch = dict[str, Any]
+
 BESIDE = ("token_type_ids", "special_tokens_mask", "word_ids")  # one value per token
+FURTHER = ("token_type_ids", "special_tokens_mask", "decisions", "num_masked", "compact", "rates", "weights")
 MADE_ANEW = ("input_ids", "attention_mask", "labels")
 
 
@@ -54,6 +59,61 @@ def columns_of(features: Sequence[Any], sample_id: str | None = None, dropped: S
     if "attention_mask" in named:
         _take_off_padding(columns, named["attention_mask"])
     return columns
+
+
+def padded_batch(
+    masker: Masker, columns: Columns, epoch: int, layout: Mapping[str, Any], returns: Sequence[str] = ()
+) -> Batch:
+    """The columns in padded rows, masked: NumPy arrays by name, and what else the features hold.
+
+    Args:
+        masker: Masker.
+        columns: those of the features.
+        epoch: 0 <= epoch < 2^24.
+        layout: what `collate` takes for the layout of rows and of compact targets.
+        returns: as for `collate`.
+    """
+    given = dict(layout)
+    if columns.width is not None:
+        given["pad_to_multiple_of"] = _padded_width(columns.width, layout)
+    done = collate(
+        masker, columns.rows, epoch=epoch, sample_ids=columns.sample_ids, returns=returns, **columns.beside, **given
+    )
+    names = ("input_ids", "labels", "attention_mask")
+    return _arrays(done, names) | {name: stacked(values) for name, values in columns.others.items()}
+
+
+def packed_batches(
+    masker: Masker, columns: Columns, epoch: int, max_tokens: int, returns: Sequence[str] = ()
+) -> list[Batch]:
+    """The columns side by side, at most max_tokens in a batch, masked. Arguments are those of `padded_batch`."""
+    done = pack(
+        masker,
+        columns.rows,
+        epoch=epoch,
+        max_tokens=max_tokens,
+        sample_ids=columns.sample_ids,
+        returns=returns,
+        **columns.beside,
+    )
+    names = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen")
+    return [
+        _arrays(one, names) | {name: stacked(values[slice(*one.samples)]) for name, values in columns.others.items()}
+        for one in done
+    ]
+
+
+def _padded_width(width: int, layout: Mapping[str, Any]) -> int:
+    """The columns of a batch whose longest sample has this width, padding of its own included."""
+    width = min(width, layout.get("max_length") or width)
+    multiple = layout.get("pad_to_multiple_of") or 1
+    return max(1, -(-width // multiple) * multiple)
+
+
+def _arrays(done: CollatedBatch | PackedBatch, names: Sequence[str]) -> Batch:
+    """What a batch holds, by name, without what was neither given nor asked for."""
+    further = (name for name in FURTHER if getattr(done, name) is not None)
+    return {name: getattr(done, name) for name in (*names, *further)}
 
 
 def stacked(values: Sequence[Any]) -> Any:

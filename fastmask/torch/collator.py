@@ -11,14 +11,13 @@ import torch
 from torch.utils.data import get_worker_info
 
 from fastmask.batch import CompactTargets
-from fastmask.collating import CollatedBatch, PackedBatch, collate, pack
+from fastmask.collating import collate, pack
 from fastmask.epochs import SharedEpoch
-from fastmask.features import Columns, columns_of, stacked
+from fastmask.features import Batch, columns_of, packed_batches, padded_batch
 from fastmask.masker import Masker
 from fastmask.outputs import check_returns, checked_returns
 
-Batch = dict[str, Any]
-PER_TOKEN = ("token_type_ids", "special_tokens_mask", "decisions", "num_masked", "rates", "weights")
+NO_LAYOUT = {"padding_side": "right", "pad_to_multiple_of": None, "max_length": None, "max_predictions": None}
 
 
 class Collator:
@@ -132,42 +131,9 @@ class Collator:
         pin = self._may_pin()
         columns = columns_of(features, self.sample_id)
         if self.max_tokens is None:
-            batch = self._padded(columns)
-            return _pinned(batch) if pin else batch
-        packs = self._packed(columns)
-        return [_pinned(one) for one in packs] if pin else packs
-
-    def _padded(self, columns: Columns) -> Batch:
-        layout = self._layout
-        if columns.width is not None:
-            layout = layout | {"pad_to_multiple_of": padded_width(columns.width, layout)}
-        done = collate(
-            self.masker,
-            columns.rows,
-            epoch=self.epoch,
-            sample_ids=columns.sample_ids,
-            returns=self.returns,
-            **columns.beside,
-            **layout,
-        )
-        return _tensors(done, ("input_ids", "labels", "attention_mask")) | _others(columns.others)
-
-    def _packed(self, columns: Columns) -> list[Batch]:
-        packs = pack(
-            self.masker,
-            columns.rows,
-            epoch=self.epoch,
-            max_tokens=self.max_tokens,  # type: ignore[arg-type]  # not None: _padded
-            sample_ids=columns.sample_ids,
-            returns=self.returns,
-            **columns.beside,
-        )
-        batches = []
-        for one in packs:
-            here = {name: values[slice(*one.samples)] for name, values in columns.others.items()}
-            tensors = _tensors(one, ("input_ids", "labels", "position_ids", "cu_seqlens"))
-            batches.append(tensors | {"max_seqlen": one.max_seqlen} | _others(here))
-        return batches
+            return as_tensors(padded_batch(self.masker, columns, self.epoch, self._layout, self.returns), pin)
+        packs = packed_batches(self.masker, columns, self.epoch, self.max_tokens, self.returns)
+        return [as_tensors(one, pin) for one in packs]
 
     def _may_pin(self) -> bool:
         if not self.pin_memory:
@@ -177,41 +143,15 @@ class Collator:
         return bool(torch.accelerator.is_available())
 
 
-NO_LAYOUT = {"padding_side": "right", "pad_to_multiple_of": None, "max_length": None, "max_predictions": None}
+def as_tensors(batch: Batch, pin: bool = False) -> Batch:
+    """The arrays of a batch as tensors that share their memory, or as copies of them in pinned memory."""
 
-
-def padded_width(width: int, layout: dict[str, Any]) -> int:
-    """The columns of a batch whose longest sample has this width, padding of its own included."""
-    if layout["max_length"] is not None:
-        width = min(width, layout["max_length"])
-    multiple = layout["pad_to_multiple_of"] or 1
-    return max(1, -(-width // multiple) * multiple)
-
-
-def _tensors(done: CollatedBatch | PackedBatch, names: Sequence[str]) -> Batch:
-    """The arrays of a batch as tensors that share their memory, without what is not there."""
-    arrays = {name: getattr(done, name) for name in (*names, *PER_TOKEN)}
-    batch: Batch = {name: torch.from_numpy(array) for name, array in arrays.items() if array is not None}
-    if done.compact is not None:
-        batch["compact"] = CompactTargets(*map(torch.from_numpy, done.compact))
-    return batch
-
-
-def _others(columns: dict[str, list[Any]]) -> Batch:
-    return {name: _as_tensor(values) for name, values in columns.items()}
-
-
-def _as_tensor(values: list[Any]) -> Any:
-    if all(isinstance(value, torch.Tensor) for value in values):
-        return torch.stack(values) if len({value.shape for value in values}) == 1 else values
-    array = stacked(values)
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-
-
-def _pinned(batch: Batch) -> Batch:
-    def pinned(value: Any) -> Any:
+    def tensor(value: Any) -> Any:
         if isinstance(value, CompactTargets):
-            return CompactTargets(*map(pinned, value))
-        return value.pin_memory() if isinstance(value, torch.Tensor) else value
+            return CompactTargets(*map(tensor, value))
+        if not isinstance(value, np.ndarray):
+            return value
+        shared = torch.from_numpy(value)
+        return shared.pin_memory() if pin else shared
 
-    return {name: pinned(value) for name, value in batch.items()}
+    return {name: tensor(value) for name, value in batch.items()}
