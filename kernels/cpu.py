@@ -1,87 +1,27 @@
 """The CPU backend: each operation from one source; those that gain from threads are compiled twice, as twins."""
 
 import functools
-from dataclasses import replace
 
 import numpy as np
 from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
-from fastmask.kernels.cpu_collate import count_positions, mark_real, pad_rows  # noqa: F401
+from fastmask.kernels.cpu_batch import mask_batch_kernel, mask_rows_kernel
+from fastmask.kernels.cpu_collate import (
+    collate_batch_kernel,
+    collate_rows_kernel,
+    count_positions_kernel,
+    mark_real_kernel,
+    pad_rows_kernel,
+)
 from fastmask.kernels.cpu_compact import compact_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
-from fastmask.kernels.cpu_range import (
-    Batch,
-    Objective,
-    Target,
-    content_id,
-    content_weight,
-    first_row_ending_after,
-    locate,
-    make_scratch,
-    mask_range,
-)
-from fastmask.kernels.cpu_rows import mask_rows
-from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
-from fastmask.kernels.cpu_tile import TILE, fill, first_word, rate_of
+from fastmask.kernels.cpu_range import content_id, content_weight, locate
+from fastmask.kernels.cpu_tile import first_word, rate_of
 
-INT64_PER_LINE = 8  # what threads write lies a cache line apart
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
 NO_LONGS, NO_INTEGERS, NO_FLOATS = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.float64)
-
-
-def mask_batch_kernel(
-    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, weights, plan, runs, pool, cumulative, input_ids, labels, decisions, num_masked, in_place,
-):  # fmt: skip
-    """The batch is masked, in so many ranges of tiles; False iff an id is out of range."""
-    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
-    batch = Batch(ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, weights, counter3)
-    objective = Objective(plan, runs, pool, cumulative)
-    target = Target(input_ids, labels, decisions, num_masked, in_place)
-    fill(num_masked, np.int64(0))
-    begun = np.zeros((ranges, INT64_PER_LINE), np.int64)
-    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
-    step = (ids.size // TILE // ranges + 1) * TILE
-    for k in prange(ranges):
-        low, high = min(k * step, ids.size), min((k + 1) * step, ids.size)
-        seen[k, 0] = mask_range(low, high, batch, objective, target, make_scratch(target, rows), begun[k])
-    in_range = True
-    for k in range(ranges):
-        in_range &= seen[k, 0] >= 0
-        if begun[k, 0] > 0:
-            num_masked[first_row_ending_after(ends, k * step)] += begun[k, 0]
-    return in_range
-
-
-def mask_rows_kernel(
-    ranges, ids, rows, row_length, boundaries, starts, lengths, epoch, sample_ids, special_tokens_mask, offsets,
-    thresholds, weights, rates, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
-    input_ids, labels, decisions, num_masked, in_place,
-):  # fmt: skip
-    """The batch is masked by a law that looks at whole rows, in so many ranges of them; False iff an id is bad."""
-    firsts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    locate(ids, row_length, plan[layout.PAD_ID], boundaries, starts, lengths, firsts, ends)
-    samples = Samples(
-        ids, firsts, ends, sample_ids, special_tokens_mask, offsets, thresholds, rates, weights, word_ids, epoch, counts
-    )
-    law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
-    target = Target(input_ids, labels, decisions, num_masked, in_place)
-    fill(num_masked, np.int64(0))
-    seen = np.zeros((ranges, INT64_PER_LINE), np.int64)
-    step = ids.size // ranges + 1
-    for k in prange(ranges):
-        low = first_row_ending_after(ends, k * step) if k > 0 else 0
-        high = first_row_ending_after(ends, (k + 1) * step) if k + 1 < ranges else rows
-        scratch = make_row_scratch(row_length, input_ids, in_place, length_sums.size > 0)
-        seen[k, 0] = mask_rows(low, high, samples, law, target, scratch)
-    in_range = True
-    for k in range(ranges):
-        in_range &= seen[k, 0] >= 0
-    return in_range
 
 
 def sample_rates_kernel(epoch, seed, least, sample_ids, strata, step, thresholds):
@@ -180,6 +120,56 @@ def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
 
 
 @functools.cache
+def compiled_collate_batch(id_dtype, out_dtype, label_dtype, cache=True):
+    """The kernel of `collate_batch` for ids, corrupted ids and labels of three dtypes."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    longs = _read(types.uint64)
+    signature = types.boolean(
+        types.int64, types.boolean, _read(ids), _read(types.int64),
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs,
+        longs, _read(types.uint32, 2), _read(types.uint32), longs,
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64),
+    )  # fmt: skip
+    return compile_kernel(collate_batch_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_collate_rows(id_dtype, out_dtype, label_dtype, cache=True):
+    """The kernel of `collate_batch` for laws that look at whole rows."""
+    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    longs, integers = _read(types.uint64), _read(types.int64)
+    signature = types.boolean(
+        types.int64, types.boolean, _read(ids), integers,
+        types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs, _read(types.float64), integers,
+        integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
+        _write(out), _write(labels), _write(types.uint8), _write(types.int64),
+    )  # fmt: skip
+    return compile_kernel(collate_rows_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_pad_rows(cache=True):
+    """The kernel of `pad_rows`."""
+    longs, integer = _read(types.int64), types.int64
+    signature = types.void(longs, longs, integer, types.boolean, integer, _write(integer))
+    return compile_kernel(pad_rows_kernel, signature, "int64", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_mark_real(cache=True):
+    """The kernel of `mark_real`."""
+    signature = types.void(_read(types.int64), types.int64, types.boolean, _write(types.int64))
+    return compile_kernel(mark_real_kernel, signature, "int64", parallel=False, cache=cache)
+
+
+@functools.cache
+def compiled_count_positions(cache=True):
+    """The kernel of `count_positions`."""
+    signature = types.void(_read(types.int64), _write(types.int64))
+    return compile_kernel(count_positions_kernel, signature, "int64", parallel=False, cache=cache)
+
+
+@functools.cache
 def compiled_sample_rates(cache=True):
     """The kernel of `sample_rates`."""
     longs = types.uint64
@@ -275,26 +265,15 @@ def _rates_of(plan, call, sample_ids):
     return thresholds
 
 
-def mask_batch(plan, call, out, ranges=1):
-    """True iff every id of a Call is in range; the Outputs then hold the masked batch.
-
-    With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
-    """
-    ids, sample_ids, thresholds = call.ids, call.sample_ids, call.thresholds
+def _samples_of(plan, call, named):
+    """What is said of each sample, as kernels take it. named: content ids are computed beforehand."""
+    sample_ids, thresholds = call.sample_ids, call.thresholds
     drawn = thresholds is None and plan.law == "diffusion"
-    if sample_ids is None and (drawn or (call.in_place and ranges > 1)):
-        sample_ids = content_ids(plan, call)  # before one range overwrites what another has yet to read
+    if sample_ids is None and (drawn or named):
+        sample_ids = content_ids(plan, call)
     if drawn:
         thresholds = _rates_of(plan, call, sample_ids)
-    dtypes = ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
-    batch = (
-        ranges,
-        ids,
-        call.rows,
-        call.row_length,
-        NO_INTEGERS if call.boundaries is None else call.boundaries,
-        NO_INTEGERS if call.starts is None else call.starts,
-        NO_INTEGERS if call.lengths is None else call.lengths,
+    return (
         call.epoch,
         NO_LONGS if sample_ids is None else sample_ids,
         NO_BYTES if call.special_tokens_mask is None else call.special_tokens_mask,
@@ -302,19 +281,67 @@ def mask_batch(plan, call, out, ranges=1):
         NO_WORDS if thresholds is None else thresholds,
         content_weights(call.row_length) if sample_ids is None else NO_LONGS,
     )
-    objective = plan.words, plan.special_runs, plan.pool, plan.cumulative
-    target = (
-        out.input_ids,
-        out.labels,
-        NO_BYTES if out.decisions is None else out.decisions,
-        NO_INTEGERS if out.num_masked is None else out.num_masked,
-        call.in_place,
+
+
+def _rows_of(plan, call):
+    """What laws over whole rows read besides."""
+    return _or(NO_FLOATS, call.rates), _or(NO_INTEGERS, call.word_ids), plan.counts(call.row_length)
+
+
+def _objective_of(plan):
+    law = () if plan.by_token else (plan.length_sums, _or(NO_BYTES, plan.is_continuation))
+    return plan.words, plan.special_runs, plan.pool, plan.cumulative, *law
+
+
+def _target_of(out):
+    return out.input_ids, out.labels, _or(NO_BYTES, out.decisions), _or(NO_INTEGERS, out.num_masked)
+
+
+def mask_batch(plan, call, out, ranges=1):
+    """True iff every id of a Call is in range; the Outputs then hold the masked batch.
+
+    With ranges > 1 so many ranges of tiles (or rows) are the work of Numba's threads; the bits are the same.
+    """
+    batch = (
+        ranges,
+        call.ids,
+        call.rows,
+        call.row_length,
+        NO_INTEGERS if call.boundaries is None else call.boundaries,
+        NO_INTEGERS if call.starts is None else call.starts,
+        NO_INTEGERS if call.lengths is None else call.lengths,
     )
+    samples = _samples_of(plan, call, call.in_place and ranges > 1)  # before one range overwrites what another reads
+    target = *_objective_of(plan), *_target_of(out), call.in_place
+    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
     if plan.by_token:
-        return compiled_mask_batch(*dtypes)(*batch, *objective, *target)
-    samples = _or(NO_FLOATS, call.rates), _or(NO_INTEGERS, call.word_ids), plan.counts(call.row_length)
-    law = plan.length_sums, _or(NO_BYTES, plan.is_continuation)
-    return compiled_mask_rows(*dtypes)(*batch, *samples, *objective, *law, *target)
+        return compiled_mask_batch(*dtypes)(*batch, *samples, *target)
+    return compiled_mask_rows(*dtypes)(*batch, *samples, *_rows_of(plan, call), *target)
+
+
+def collate_batch(plan, call, width, left, out):
+    """True iff every id of a packed Call is in range; the Outputs then hold its samples, masked, in padded rows."""
+    batch = width, left, call.ids, call.boundaries, *_samples_of(plan, call, False)
+    target = *_objective_of(plan), *_target_of(out)
+    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype
+    if plan.by_token:
+        return compiled_collate_batch(*dtypes)(*batch, *target)
+    return compiled_collate_rows(*dtypes)(*batch, *_rows_of(plan, call), *target)
+
+
+def pad_rows(values, boundaries, width, left, padding, out):
+    """Sample after sample, int64, each in a row of `out`, and padding elsewhere."""
+    compiled_pad_rows()(values, boundaries, width, left, padding, out)
+
+
+def mark_real(boundaries, width, left, out):
+    """1 where a row of `out` holds its sample, 0 where it is padded."""
+    compiled_mark_real()(boundaries, width, left, out)
+
+
+def count_positions(boundaries, out):
+    """The position of each value in its sample."""
+    compiled_count_positions()(boundaries, out)
 
 
 def compact(plan, call, out, compact):
@@ -365,19 +392,3 @@ def apply_supplied(
         token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, *borders, masked_ids, labels
     )
 
-
-def collate_batch(plan, call, width, left, out):
-    """True iff every id is in [0, plan.size); `out` then holds the packed batch, masked, in padded rows."""
-    cells = call.ids.size
-    flat = replace(
-        out,
-        input_ids=np.empty(cells, out.input_ids.dtype),
-        labels=np.empty(cells, out.labels.dtype),
-        decisions=None if out.decisions is None else np.empty(cells, np.uint8),
-    )
-    if not mask_batch(plan, call, flat):
-        return False
-    for name, fill in (("input_ids", plan.pad_id), ("labels", plan.ignore_index), ("decisions", 0)):
-        if getattr(out, name) is not None:
-            pad_rows(getattr(flat, name), call.boundaries, width, left, fill, getattr(out, name))
-    return True

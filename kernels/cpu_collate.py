@@ -1,5 +1,160 @@
-"""Samples laid out in padded rows on the CPU."""
+"""Samples that lie side by side, and the same in padded rows, on the CPU.
 
-from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows
+A batch is collated chunk by chunk: so many rows are laid out in memory that stays in the L2 cache, and masked from
+there into the outputs, each of which is written once.
+"""
 
-__all__ = ["count_positions", "mark_real", "pad_rows"]
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from fastmask.kernels import layout, philox
+from fastmask.kernels.cpu_range import Batch, Objective, Target, make_scratch, mask_range
+from fastmask.kernels.cpu_rows import mask_rows
+from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
+from fastmask.kernels.cpu_tile import apart, copy_tile, fill
+
+CHUNK = 4096  # cells of a chunk; more where one row has more
+NO_WORD = np.int64(-1)
+
+
+class Rows(NamedTuple):
+    """The padded rows of a chunk; arrays that are not there are empty."""
+
+    ids: Any
+    marks: Any
+    word_ids: Any
+    firsts: Any  # the cells between which the real tokens of each row lie
+    ends: Any
+
+
+@apart
+def lay_out(values, boundaries, low, high, width, left, padding, out):
+    """The samples low .. high - 1 in the first rows of `out`, and padding elsewhere in these rows."""
+    for r in range(low, high):
+        first, end = boundaries[r], boundaries[r + 1]
+        row = out[(r - low) * width : (r - low + 1) * width]
+        start = width - (end - first) if left else np.int64(0)
+        stop = start + end - first
+        fill(row[:start], padding)
+        copy_tile(row[start:stop], values[first:end])
+        fill(row[stop:], padding)
+
+
+@njit
+def make_rows(step, width, ids, special_tokens_mask, word_ids):
+    """Memory for so many rows."""
+    cells = step * width
+    return Rows(
+        np.empty(cells, ids.dtype),
+        np.empty(cells if special_tokens_mask.size > 0 else 0, np.uint8),
+        np.empty(cells if word_ids.size > 0 else 0, np.int64),
+        np.empty(step, np.int64),
+        np.empty(step, np.int64),
+    )
+
+
+@njit
+def fill_rows(rows, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, word_ids):
+    """The samples low .. high - 1 in a chunk; that part of its memory which holds them."""
+    lay_out(ids, boundaries, low, high, width, left, pad_id, rows.ids)
+    if rows.marks.size > 0:
+        lay_out(special_tokens_mask, boundaries, low, high, width, left, np.uint8(1), rows.marks)
+    if rows.word_ids.size > 0:
+        lay_out(word_ids, boundaries, low, high, width, left, NO_WORD, rows.word_ids)
+    for r in range(low, high):
+        length = boundaries[r + 1] - boundaries[r]
+        rows.firsts[r - low] = (r - low) * width + (width - length if left else np.int64(0))
+        rows.ends[r - low] = rows.firsts[r - low] + length
+    count, cells = high - low, (high - low) * width
+    return Rows(rows.ids[:cells], rows.marks[:cells], rows.word_ids[:cells], rows.firsts[:count], rows.ends[:count])
+
+
+@njit
+def part_of(target, low, high, width):
+    """The rows low .. high - 1 of the arrays that are written."""
+    cells = slice(low * width, high * width)
+    return Target(
+        target.input_ids[cells], target.labels[cells], target.decisions[cells], target.num_masked[low:high], False
+    )
+
+
+def collate_batch_kernel(
+    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, plan, runs, pool,
+    cumulative, input_ids, labels, decisions, num_masked,
+):  # fmt: skip
+    """The samples are masked and laid out in padded rows; False iff an id is out of range."""
+    count = boundaries.size - 1
+    step = min(max(CHUNK // width, 1), count)
+    pad_id = ids.dtype.type(plan[layout.PAD_ID])
+    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    objective = Objective(plan, runs, pool, cumulative)
+    target = Target(input_ids, labels, decisions, num_masked, False)
+    memory = make_rows(step, width, ids, special_tokens_mask, np.empty(0, np.int64))
+    scratch = make_scratch(target, step)
+    begun = np.zeros(1, np.int64)
+    fill(num_masked, np.int64(0))
+    in_range = True
+    for low in range(0, count, step):
+        high = min(low + step, count)
+        rows = fill_rows(
+            memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, memory.word_ids
+        )
+        batch = Batch(
+            rows.ids, rows.firsts, rows.ends, sample_ids[low:high], rows.marks, offsets[low:high], thresholds[low:high],
+            weights, counter3,
+        )  # fmt: skip
+        part = part_of(target, low, high, width)
+        in_range &= mask_range(np.int64(0), rows.ids.size, batch, objective, part, scratch, begun) >= 0
+    return in_range
+
+
+def collate_rows_kernel(
+    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, rates, word_ids,
+    counts, plan, runs, pool, cumulative, length_sums, is_continuation, input_ids, labels, decisions, num_masked,
+):  # fmt: skip
+    """The samples are masked by a law that looks at whole rows, and laid out; False iff an id is out of range."""
+    count = boundaries.size - 1
+    step = min(max(CHUNK // width, 1), count)
+    pad_id = ids.dtype.type(plan[layout.PAD_ID])
+    law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
+    target = Target(input_ids, labels, decisions, num_masked, False)
+    memory = make_rows(step, width, ids, special_tokens_mask, word_ids)
+    scratch = make_row_scratch(width, input_ids, False, length_sums.size > 0)
+    fill(num_masked, np.int64(0))
+    in_range = True
+    for low in range(0, count, step):
+        high = min(low + step, count)
+        rows = fill_rows(memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, word_ids)
+        samples = Samples(
+            rows.ids, rows.firsts, rows.ends, sample_ids[low:high], rows.marks, offsets[low:high], thresholds[low:high],
+            rates[low:high], weights, rows.word_ids, epoch, counts,
+        )  # fmt: skip
+        in_range &= mask_rows(0, high - low, samples, law, part_of(target, low, high, width), scratch) >= 0
+    return in_range
+
+
+def pad_rows_kernel(values, boundaries, width, left, padding, out):
+    """Sample after sample, each in a row, and padding elsewhere."""
+    lay_out(values, boundaries, np.int64(0), boundaries.size - 1, width, left, padding, out)
+
+
+def mark_real_kernel(boundaries, width, left, out):
+    """1 where a row holds its sample, 0 where it is padded."""
+    for r in range(boundaries.size - 1):
+        length = boundaries[r + 1] - boundaries[r]
+        row = out[r * width : (r + 1) * width]
+        fill(row, np.int64(left))
+        if left:
+            fill(row[: width - length], np.int64(0))
+        else:
+            fill(row[:length], np.int64(1))
+
+
+def count_positions_kernel(boundaries, out):
+    """The position of each value in its sample."""
+    for r in range(boundaries.size - 1):
+        sample = out[boundaries[r] : boundaries[r + 1]]
+        for j in range(sample.size):
+            sample[j] = j

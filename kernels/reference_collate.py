@@ -12,9 +12,9 @@ def padded_cells(boundaries, width, left):
     return np.repeat(firsts - boundaries[:-1], lengths) + np.arange(boundaries[-1])
 
 
-def pad_rows(values, boundaries, width, left, fill, out):
-    """`out`, of rows * width cells, then holds sample after sample, each in a row, and `fill` elsewhere."""
-    out[:] = fill
+def pad_rows(values, boundaries, width, left, padding, out):
+    """`out`, of rows * width cells, then holds sample after sample, each in a row, and padding elsewhere."""
+    out[:] = padding
     out[padded_cells(boundaries, width, left)] = values
 
 
