@@ -56,6 +56,8 @@ def columns_of(features: Sequence[Any], sample_id: str | None = None, dropped: S
         None if sample_id is None else [_id_of(sample_id, i, x) for i, x in enumerate(named[sample_id])],
         {name: column for name, column in named.items() if name not in (*BESIDE, *MADE_ANEW)},
     )
+    if columns.sample_ids is not None and sample_id is not None:
+        columns.others[sample_id] = columns.sample_ids
     if "attention_mask" in named:
         _take_off_padding(columns, named["attention_mask"])
     return columns
@@ -119,8 +121,10 @@ def _arrays(done: CollatedBatch | PackedBatch, names: Sequence[str]) -> Batch:
 def stacked(values: Sequence[Any]) -> Any:
     """The values as one NumPy array where they are numbers, or arrays of numbers of one shape; else as they are."""
     try:
+        if all(type(value) is int for value in values):
+            return np.array(values, np.uint64 if max(values) >= 1 << 63 else np.int64)  # sample ids have 64 bits
         array = np.stack([to_host("value", value) for value in values])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return values
     return array if array.dtype.kind in "biuf" else values
 

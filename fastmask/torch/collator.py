@@ -96,9 +96,11 @@ class Collator:
         """Raises what the first batch would, for arguments that are wrong whatever the batch."""
         sample = [[self.masker.vocab.mask_token_id]]
         if self.max_tokens is None:
-            collate(self.masker, sample, epoch=0, returns=self.returns, backend="numpy", **self._layout)
+            collate(
+                self.masker, sample, epoch=0, word_ids=sample, returns=self.returns, backend="numpy", **self._layout
+            )
         else:
-            pack(self.masker, sample, epoch=0, max_tokens=self.max_tokens, backend="numpy")
+            pack(self.masker, sample, epoch=0, word_ids=sample, max_tokens=self.max_tokens, backend="numpy")
 
     @property
     def epoch(self) -> int:
