@@ -108,7 +108,7 @@ class MaskColumns:
             if name not in held:
                 raise ValueError(f"columns lack {name!r}: they are {', '.join(map(repr, held)) or 'none'}")
         tokens = ragged("input_ids", column("input_ids"))
-        beside = {}
+        beside: dict[str, Any] = {}
         for name in (name for name in BESIDE if name in held):
             values = ragged(name, column(name), BESIDE[name])
             if not np.array_equal(values.offsets, tokens.offsets):

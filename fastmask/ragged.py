@@ -59,7 +59,7 @@ def ragged(name: str, rows: Any, kinds: str = INTEGERS, most: int | None = None)
         ValueError: a sample that is not 1-D, offsets that fall or leave the values, nulls. Messages name the sample.
     """
     if type(rows).__module__.partition(".")[0] == "pyarrow":
-        rows = _of_arrow(name, rows)
+        rows = _of_arrow(name, rows, kinds)
     if isinstance(rows, tuple):
         return _of_pair(name, rows, kinds) if most is None else _of_pair(name, rows, kinds).cut(most)
     if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
@@ -105,8 +105,8 @@ def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:
     return Ragged(values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _of_arrow(name: str, array: Any) -> tuple[Any, Any]:
-    """Values and offsets of a list array, or of a chunked one, sliced or not. ValueError for nulls."""
+def _of_arrow(name: str, array: Any, kinds: str) -> tuple[Any, Any]:
+    """Values and offsets of a list array, or of a chunked one, sliced or not. ValueError for nulls but in words."""
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()
     if not (hasattr(array, "values") and hasattr(array, "offsets")):
@@ -116,6 +116,8 @@ def _of_arrow(name: str, array: Any) -> tuple[Any, Any]:
         raise ValueError(f"{name} must have no nulls, but sample {sample} is null")
     offsets = array.offsets.to_numpy()
     used = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+    if kinds == WORDS:
+        used = used.fill_null(-1)
     if used.null_count:
         cell = int(np.asarray(used.is_null()).argmax())
         raise ValueError(f"{name} must have no nulls, but there is one {place(offsets - offsets[0], cell)}")

@@ -25,12 +25,6 @@ Fates = dict[int, tuple[list[int], list[int]]]
 few_cores = pytest.mark.filterwarnings("ignore:This DataLoader will create .* worker processes:UserWarning")
 
 
-@pytest.fixture
-def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are made by the reference, which compiles nothing: that backends agree is tested elsewhere."""
-    monkeypatch.setattr("fastmask.collating.choose", lambda *given: "numpy")
-
-
 def ids_of(index: int) -> Array:
     """CLS, 3 to 18 tokens, SEP."""
     rng = np.random.default_rng(index)

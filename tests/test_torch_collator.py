@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support import Array, same
+from support import by_reference as by_reference
 from support_loaders import MASKER, VOCAB, by_index, fates, features, ids_of, torch, wanted
-from support_loaders import by_reference as by_reference
 
 import fastmask as fm
 from fastmask.torch import Collator
