@@ -6,11 +6,12 @@ and loads neither Numba nor CUDA; they load at first use.
 
 from fastmask import presets, verify
 from fastmask.batch import MaskedBatch
-from fastmask.collating import CollatedBatch, PackedBatch, collate, pack
+from fastmask.collating import CollatedBatch, collate
 from fastmask.dispatch import Backend, backends
 from fastmask.laws import Bernoulli, Diffusion, ExactCount, Spans
 from fastmask.lengths import Fixed, Geometric, InverseLength, mean_length
 from fastmask.masker import Masker
+from fastmask.packing import PackedBatch, pack
 from fastmask.replace import Replace
 from fastmask.supplied import apply_mlm_mask
 from fastmask.threads import get_num_threads, set_num_threads

@@ -1,27 +1,22 @@
-"""collate and pack: ragged samples, masked and laid out as padded rows, or side by side up to a budget of tokens."""
+"""collate: ragged samples, masked, in padded rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastmask import buffers, host, validate
+from fastmask import buffers
 from fastmask.batch import CompactTargets
-from fastmask.call import Arguments, Call, Outputs
-from fastmask.dispatch import choose, host_kernels
-from fastmask.outputs import check_returns, checked_returns, fresh_outputs
-from fastmask.ragged import WHOLE, WORDS, Ragged, place, ragged
-from fastmask.vocab import integer
+from fastmask.samples import Said, Samples, at_least_one
 
 if TYPE_CHECKING:
     from fastmask.masker import Masker
 
 Array = npt.NDArray[Any]
-SIDES = ("right", "left")
 PAD_TYPE, PAD_MARK = 0, 1  # what token_type_ids and special_tokens_mask are padded with
 
 
@@ -47,39 +42,6 @@ class CollatedBatch:
     labels: Array
     attention_mask: Array
     lengths: Array
-    token_type_ids: Array | None = None
-    special_tokens_mask: Array | None = None
-    decisions: Array | None = None
-    num_masked: Array | None = None
-    compact: CompactTargets | None = None
-    rates: Array | None = None
-    weights: Array | None = None
-
-
-@dataclass(slots=True, eq=False)
-class PackedBatch:
-    """Samples side by side, masked: n tokens of k samples. NumPy arrays; those of one `pack` may share memory.
-
-    Attributes:
-        input_ids: (n,) int32 or int64.
-        labels: (n,): the original id where selected, ignore_index elsewhere.
-        cu_seqlens: (k + 1,) int32: sample i is the tokens cu_seqlens[i] .. cu_seqlens[i + 1] - 1.
-        position_ids: (n,) int64: the position of each token in its sample.
-        max_seqlen: the length of the longest sample.
-        samples: (first, end): the samples of `rows` that lie here.
-        token_type_ids, special_tokens_mask: (n,) int64; None unless given.
-        decisions: (n,) uint8; None unless asked for.
-        num_masked: (k,) int64; None unless asked for.
-        compact: flat CompactTargets, positions being places in input_ids; None unless asked for.
-        rates, weights: (k,) float32, of Diffusion; None unless asked for.
-    """
-
-    input_ids: Array
-    labels: Array
-    cu_seqlens: Array
-    position_ids: Array
-    max_seqlen: int
-    samples: tuple[int, int]
     token_type_ids: Array | None = None
     special_tokens_mask: Array | None = None
     decisions: Array | None = None
@@ -140,234 +102,43 @@ def collate(
     [[2, 4, 4, 9, 10, 4, 3], [2, 5, 3, 0, 0, 0, 0]]
     """
     if masker.vocab.pad_token_id is None:
-        raise ValueError("padding needs a vocabulary with pad_token_id: this one has none")
-    if padding_side not in SIDES:
+        raise ValueError("padding needs a vocabulary with pad_token_id, and this one has none")
+    if padding_side not in ("right", "left"):
         raise ValueError(f"padding_side must be 'right' or 'left', got {padding_side!r}")
-    most = None if max_length is None else _at_least_one("max_length", max_length)
-    multiple = 1 if pad_to_multiple_of is None else _at_least_one("pad_to_multiple_of", pad_to_multiple_of)
-    given = Arguments(epoch, sample_ids, None, special_tokens_mask, None, None, word_ids, rates, 0, stratify)
-    samples = _Samples(masker, rows, token_type_ids, given, backend, most)
-    names = samples.checked(returns, max_predictions)
+    multiple = 1 if pad_to_multiple_of is None else at_least_one("pad_to_multiple_of", pad_to_multiple_of)
+    most = None if max_length is None else at_least_one("max_length", max_length)
+    said = Said(epoch, sample_ids, token_type_ids, special_tokens_mask, word_ids, rates, stratify)
+    samples = Samples(masker, rows, said, backend, most)
+    samples.ask(returns, max_predictions)
     width, left = -(-samples.call.row_length // multiple) * multiple, padding_side == "left"
-    done = samples.collated(names, width, left)
-    padded = replace(samples.call, boundaries=None, row_length=width)
-    kernels, shape, offsets = samples.kernels, (padded.rows, width), samples.offsets
+    return _padded(samples, width, left, max_predictions)
 
-    def laid_out(values: Array | None, fill: int) -> Array | None:
+
+def _padded(samples: Samples, width: int, left: bool, max_predictions: int | None) -> CollatedBatch:
+    kernels, offsets = samples.kernels, samples.offsets
+    shape = samples.call.rows, width
+
+    def laid_out(values: Array | None, padding: int) -> Array | None:
         if values is None:
             return None
-        out = buffers.empty(padded.rows * width, np.int64)
-        kernels.pad_rows(values, offsets, width, left, fill, out)
+        out = buffers.empty(shape[0] * width, np.int64)
+        kernels.pad_rows(values, offsets, width, left, padding, out)
         return out.reshape(shape)
 
-    attention_mask = buffers.empty(padded.rows * width, np.int64)
+    out = samples.collated(width, left)
+    attention_mask = buffers.empty(shape[0] * width, np.int64)
     kernels.mark_real(offsets, width, left, attention_mask)
-    batch = CollatedBatch(
-        done.input_ids.reshape(shape),
-        done.labels.reshape(shape),
-        attention_mask.reshape(shape),
-        np.diff(offsets),
-        laid_out(samples.token_type_ids, PAD_TYPE),
-        laid_out(samples.special_tokens_mask, PAD_MARK),
-        None if done.decisions is None else done.decisions.reshape(shape),
-        done.num_masked,
+    rates, weights = samples.rates_and_weights()
+    return CollatedBatch(
+        input_ids=out.input_ids.reshape(shape),
+        labels=out.labels.reshape(shape),
+        attention_mask=attention_mask.reshape(shape),
+        lengths=offsets[1:] - offsets[:-1],
+        token_type_ids=laid_out(samples.token_type_ids, PAD_TYPE),
+        special_tokens_mask=laid_out(samples.special_tokens_mask, PAD_MARK),
+        decisions=None if out.decisions is None else out.decisions.reshape(shape),
+        num_masked=out.num_masked,
+        compact=samples.compact(out, width, max_predictions),
+        rates=rates,
+        weights=weights,
     )
-    if "compact" in names:
-        batch.compact = host.compact_targets(kernels, masker.plan, padded, done, max_predictions)
-    if "rates" in names:
-        batch.rates, batch.weights = host.rates_and_weights(samples.call.thresholds)
-    return batch
-
-
-def pack(
-    masker: Masker,
-    rows: Any,
-    *,
-    epoch: int,
-    max_tokens: int,
-    sample_ids: Any = None,
-    token_type_ids: Any = None,
-    special_tokens_mask: Any = None,
-    word_ids: Any = None,
-    rates: Any = None,
-    stratify: Any = None,
-    returns: str | Iterable[str] = (),
-    backend: str | None = None,
-) -> list[PackedBatch]:
-    """The samples side by side in as many batches as it takes, each masked as if alone.
-
-    Samples stay in order and whole: a batch ends before the first sample that would take it past max_tokens.
-
-    Args:
-        masker: Masker.
-        rows: B >= 1 samples of token ids, as for `collate`.
-        epoch: as for `Masker`.
-        max_tokens: the most tokens of a batch, in [1, 2^31).
-        sample_ids: as for `Masker`.
-        token_type_ids: as for `collate`.
-        special_tokens_mask: as for `collate`.
-        word_ids: as for `collate`.
-        rates: as for `Masker`.
-        stratify: as for `Masker`.
-        returns: as for `Masker`.
-        backend: as for `collate`.
-
-    Raises:
-        TypeError: an argument of the wrong type or dtype.
-        ValueError: no samples, one longer than max_tokens, lengths that differ, ids out of range; the message names
-            the sample.
-        OverflowError: 16-bit ids with a vocabulary that 16 bits cannot hold.
-
-    >>> import fastmask as fm
-    >>> vocab = fm.Vocab(size=30, mask_token_id=4, pad_token_id=0, special_token_ids=(1, 2, 3))
-    >>> masker = fm.Masker(vocab, fm.Bernoulli(0.3), seed=7)
-    >>> first, second = pack(masker, [[2, 7, 3], [2, 5, 3], [2, 9, 9, 3]], epoch=0, max_tokens=8)
-    >>> first.cu_seqlens.tolist(), first.position_ids.tolist(), second.samples
-    ([0, 3, 6], [0, 1, 2, 0, 1, 2], (2, 3))
-    """
-    budget = _at_least_one("max_tokens", max_tokens)
-    if budget >= 1 << 31:
-        raise ValueError(f"max_tokens must be in [1, 2^31), got {budget}")
-    given = Arguments(epoch, sample_ids, None, special_tokens_mask, None, None, word_ids, rates, 0, stratify)
-    samples = _Samples(masker, rows, token_type_ids, given, backend)
-    names = samples.checked(returns)
-    parts = list(_greedy(samples.offsets, budget))
-    done = samples.masked(names)
-    positions = buffers.empty(done.input_ids.size, np.int64)
-    samples.kernels.count_positions(samples.offsets, positions)
-    targets = ends = drawn = weights = None
-    if "compact" in names:
-        targets = host.compact_targets(samples.kernels, masker.plan, samples.call, done, None)
-        ends = np.cumsum([0, *targets.counts])
-    if "rates" in names:
-        drawn, weights = host.rates_and_weights(samples.call.thresholds)
-    packed = []
-    for first, end in parts:
-        bounds = samples.offsets[first : end + 1]
-        cells, inside = slice(int(bounds[0]), int(bounds[-1])), slice(first, end)
-        batch = PackedBatch(
-            done.input_ids[cells],
-            done.labels[cells],
-            (bounds - bounds[0]).astype(np.int32),
-            positions[cells],
-            int(np.diff(bounds).max()),
-            (first, end),
-            _part(samples.token_type_ids, cells),
-            _part(samples.special_tokens_mask, cells),
-            _part(done.decisions, cells),
-            _part(done.num_masked, inside),
-            None,
-            _part(drawn, inside),
-            _part(weights, inside),
-        )
-        if targets is not None and ends is not None:
-            slots = slice(int(ends[first]), int(ends[end]))
-            batch.compact = CompactTargets(
-                targets.positions[slots] - cells.start,
-                targets.ids[slots],
-                targets.weights[slots],
-                targets.counts[inside],
-            )
-        packed.append(batch)
-    return packed
-
-
-def _part(values: Array | None, where: slice) -> Array | None:
-    return None if values is None else values[where]
-
-
-def _at_least_one(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
-    return number
-
-
-def _greedy(offsets: npt.NDArray[np.int64], budget: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of samples that fit the budget, each as long as it can be."""
-    first, samples = 0, offsets.size - 1
-    while first < samples:
-        end = int(np.searchsorted(offsets, offsets[first] + budget, side="right")) - 1
-        if end == first:
-            length = offsets[first + 1] - offsets[first]
-            raise ValueError(f"max_tokens = {budget} is too small: sample {first} has {length} tokens")
-        yield first, end
-        first = end
-
-
-class _Samples:
-    """The samples of a call, side by side and validated, and what a backend makes of them."""
-
-    def __init__(
-        self,
-        masker: Masker,
-        rows: Any,
-        token_type_ids: Any,
-        given: Arguments,
-        backend: str | None,
-        most: int | None = None,
-    ) -> None:
-        tokens = ragged("input_ids", rows, most=most)
-        if tokens.offsets.size == 1:
-            raise ValueError("rows must hold at least one sample, got none")
-        ids = validate.checked_ids(tokens.values)
-        self.masker, self.ids, self.offsets = masker, ids, tokens.offsets
-        self.backend = choose(ids, backend, "rows")
-        self.kernels = host_kernels(self.backend)
-        self.token_type_ids = self._beside("token_type_ids", token_type_ids, WHOLE, most)
-        self.special_tokens_mask = self._beside("special_tokens_mask", given.special_tokens_mask, WHOLE, most)
-        given.special_tokens_mask = self.special_tokens_mask
-        given.word_ids = self._beside("word_ids", given.word_ids, WORDS, most)
-        given.cu_seqlens = tokens.offsets
-        self.call: Call = validate.host_call(masker.plan, ids, self.kernels.real_runs, given)
-
-    def _beside(self, name: str, rows: Any, kinds: str, most: int | None) -> Array | None:
-        """The values of an argument that goes along with the tokens. ValueError where a length differs."""
-        if rows is None:
-            return None
-        values = ragged(name, rows, kinds, most)
-        self._check_lengths(name, values)
-        if kinds is WORDS:
-            return values.values
-        return np.ascontiguousarray(values.values, np.int64)
-
-    def _check_lengths(self, name: str, values: Ragged) -> None:
-        if np.array_equal(values.offsets, self.offsets):
-            return
-        got, want = values.lengths, np.diff(self.offsets)
-        if got.size != want.size:
-            raise ValueError(f"{name} holds {got.size} samples, but input_ids holds {want.size}")
-        sample = int((got != want).argmax())
-        raise ValueError(f"{name} of sample {sample} has length {got[sample]}, but input_ids has {want[sample]}")
-
-    def checked(self, returns: Any, max_predictions: Any = None) -> frozenset[str]:
-        """The names of further outputs; the rates are drawn where they are asked for."""
-        names = checked_returns(returns)
-        check_returns(self.masker.plan, names, max_predictions)
-        if "rates" in names:
-            self.call.thresholds = self.kernels.sample_rates(self.masker.plan, self.call)
-        return names
-
-    def _outputs(self, cells: int, names: frozenset[str]) -> Outputs:
-        ids = host.output_dtype(self.masker, self.ids.dtype)
-        return fresh_outputs(cells, self.call.rows, ids, self.masker.label_dtype, names)
-
-    def collated(self, names: frozenset[str], width: int, left: bool) -> Outputs:
-        """The samples masked, in padded rows. ValueError where an id is out of range."""
-        plan, out = self.masker.plan, self._outputs(self.call.rows * width, names)
-        if width and not self.kernels.collate_batch(plan, self.call, width, left, out):
-            raise self._id_error()
-        return out
-
-    def masked(self, names: frozenset[str]) -> Outputs:
-        """The samples masked, side by side. ValueError where an id is out of range."""
-        plan, cells = self.masker.plan, self.ids.size
-        out = self._outputs(cells, names)
-        if cells and not host.run(self.kernels.mask_batch, self.backend, cells, plan, self.call, out):
-            raise self._id_error()
-        return out
-
-    def _id_error(self) -> ValueError:
-        cell = int(((self.ids < 0) | (self.ids >= self.masker.plan.size)).argmax())
-        where = place(self.offsets, cell)
-        return ValueError(f"input_ids must be in [0, {self.masker.plan.size}), got {self.ids[cell]} {where}")

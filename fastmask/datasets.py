@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastmask.arrays import as_kind_of, is_torch
+from fastmask.arrays import as_kind_of
 from fastmask.epochs import SharedEpoch
 from fastmask.masker import Masker
-from fastmask.ragged import WHOLE, WORDS, Ragged, ragged
+from fastmask.samples import Said, Samples
 
-BESIDE = {"special_tokens_mask": WHOLE, "word_ids": WORDS}
+Array = npt.NDArray[Any]
+MASKED = ("input_ids", "labels")
 
 
 class MaskColumns:
@@ -71,14 +72,12 @@ class MaskColumns:
         return self._of_mapping(columns, indices) if isinstance(columns, MutableMapping) else self._of_table(columns)
 
     def _of_mapping(self, columns: Any, indices: Any) -> Any:
-        held = list(columns)
-        tokens, ids, labels = self._masked(held, lambda name: columns[name], indices)
+        offsets, *masked = self._masked(list(columns), columns.__getitem__, indices)
         first = next(iter(columns["input_ids"]), None)
-        cuts = tokens.offsets[1:-1]
         new = columns.copy()
-        for name, values in (("input_ids", ids), ("labels", labels)):
-            samples = np.split(values, cuts) if len(tokens.offsets) > 1 else []
-            new[name] = [as_kind_of(first, sample) for sample in samples] if is_torch(first) else samples
+        for name, values in zip(MASKED, masked, strict=True):
+            samples = np.split(values, offsets[1:-1]) if len(offsets) > 1 else []
+            new[name] = [as_kind_of(first, sample) for sample in samples]
         return new
 
     def _of_table(self, table: Any) -> Any:
@@ -91,42 +90,26 @@ class MaskColumns:
             found = table[name].combine_chunks()
             return found.to_numpy() if name == self.sample_id else found
 
-        tokens, *masked = self._masked(table.column_names, column, None)
-        for name, values in zip(("input_ids", "labels"), masked, strict=True):
-            lists = pyarrow.LargeListArray if values.size >= 1 << 31 else pyarrow.ListArray
-            offsets = tokens.offsets.astype(np.int64 if values.size >= 1 << 31 else np.int32)
-            array = lists.from_arrays(offsets, values)
-            if name in table.column_names:
-                table = table.set_column(table.column_names.index(name), name, array)
-            else:
-                table = table.append_column(name, array)
+        offsets, *masked = self._masked(table.column_names, column, None)
+        large = offsets[-1] >= 1 << 31
+        lists, kind = (pyarrow.LargeListArray, np.int64) if large else (pyarrow.ListArray, np.int32)
+        for name, values in zip(MASKED, masked, strict=True):
+            array = lists.from_arrays(offsets.astype(kind), values)
+            there = name in table.column_names
+            place = table.column_names.index(name) if there else table.num_columns
+            table = (table.set_column if there else table.add_column)(place, name, array)
         return table
 
-    def _masked(self, held: list[str], column: Any, indices: Any) -> tuple[Ragged, npt.NDArray[Any], npt.NDArray[Any]]:
-        """The samples side by side as they came, masked, and their labels."""
+    def _masked(self, held: list[str], column: Callable[[str], Any], indices: Any) -> tuple[Array, Array, Array]:
+        """Where each sample begins among the tokens of all, these tokens masked, and their labels."""
         for name in ("input_ids", *([] if self.sample_id is None else [self.sample_id])):
             if name not in held:
                 raise ValueError(f"columns lack {name!r}: they are {', '.join(map(repr, held)) or 'none'}")
-        tokens = ragged("input_ids", column("input_ids"))
-        beside: dict[str, Any] = {}
-        for name in (name for name in BESIDE if name in held):
-            values = ragged(name, column(name), BESIDE[name])
-            if not np.array_equal(values.offsets, tokens.offsets):
-                raise ValueError(_unequal(name, values, tokens))
-            beside[name] = values.values
-        batch = self.masker(
-            tokens.values,
-            epoch=self.epoch,
-            sample_ids=indices if self.sample_id is None else column(self.sample_id),
-            cu_seqlens=tokens.offsets,
-            **beside,
-        )
-        return tokens, batch.input_ids, batch.labels
-
-
-def _unequal(name: str, values: Ragged, tokens: Ragged) -> str:
-    if values.lengths.size != tokens.lengths.size:
-        return f"{name} holds {values.lengths.size} samples, but input_ids holds {tokens.lengths.size}"
-    sample = int((values.lengths != tokens.lengths).argmax())
-    got, want = values.lengths[sample], tokens.lengths[sample]
-    return f"{name} of sample {sample} has length {got}, but input_ids has {want}"
+        rows = column("input_ids")
+        if not len(rows):
+            return np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        marks, words = (column(name) if name in held else None for name in ("special_tokens_mask", "word_ids"))
+        sample_ids = indices if self.sample_id is None else column(self.sample_id)
+        samples = Samples(self.masker, rows, Said(self.epoch, sample_ids, None, marks, words, None, None), None)
+        out = samples.masked()
+        return samples.offsets, out.input_ids, out.labels

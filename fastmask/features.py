@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastmask.arrays import to_host
-from fastmask.collating import CollatedBatch, PackedBatch, collate, pack
+from fastmask.collating import CollatedBatch, collate
 from fastmask.masker import Masker
+from fastmask.packing import PackedBatch, pack
 from fastmask.vocab import integer
 
 Batch = dict[str, Any]

@@ -76,8 +76,8 @@ def compact_targets(
     compact = fresh_compact(outputs, max_predictions)
     kernels.compact(plan, call, outputs, compact)
     shape = (-1,) if compact.width is None else (call.rows, compact.width)
-    arrays = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
-    return CompactTargets(*arrays, outputs.num_masked)
+    positions, ids, weights = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
+    return CompactTargets(positions, ids, weights, outputs.num_masked)
 
 
 def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:

@@ -7,17 +7,17 @@ from numba import from_dtype, prange, types
 
 from fastmask.kernels import layout, philox
 from fastmask.kernels.cpu_batch import mask_batch_kernel, mask_rows_kernel
-from fastmask.kernels.cpu_collate import (
-    collate_batch_kernel,
-    collate_rows_kernel,
-    count_positions_kernel,
-    mark_real_kernel,
-    pad_rows_kernel,
-)
+from fastmask.kernels.cpu_collate import collate_batch_kernel, collate_rows_kernel
 from fastmask.kernels.cpu_compact import compact_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
+from fastmask.kernels.cpu_compile import read_array as _read
+from fastmask.kernels.cpu_compile import write_array as _write
+from fastmask.kernels.cpu_layout import count_positions, mark_real, pad_rows
+from fastmask.kernels.cpu_lists import read_lists
 from fastmask.kernels.cpu_range import content_id, content_weight, locate
 from fastmask.kernels.cpu_tile import first_word, rate_of
+
+__all__ = ["count_positions", "mark_real", "pad_rows", "read_lists"]  # operations that have modules of their own
 
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
@@ -82,14 +82,6 @@ def apply_supplied_kernel(
         labels[j] = original if mask_positions[j] else np.int64(-100)
 
 
-def _read(dtype, dimensions=1):
-    return types.Array(dtype, dimensions, "C", readonly=True)
-
-
-def _write(dtype):
-    return types.Array(dtype, 1, "C")
-
-
 @functools.cache
 def compiled_mask_batch(id_dtype, out_dtype, label_dtype, parallel, cache=True):
     """The kernel of `mask_batch` for ids, corrupted ids and labels of three dtypes."""
@@ -145,28 +137,6 @@ def compiled_collate_rows(id_dtype, out_dtype, label_dtype, cache=True):
         _write(out), _write(labels), _write(types.uint8), _write(types.int64),
     )  # fmt: skip
     return compile_kernel(collate_rows_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
-
-
-@functools.cache
-def compiled_pad_rows(cache=True):
-    """The kernel of `pad_rows`."""
-    longs, integer = _read(types.int64), types.int64
-    signature = types.void(longs, longs, integer, types.boolean, integer, _write(integer))
-    return compile_kernel(pad_rows_kernel, signature, "int64", parallel=False, cache=cache)
-
-
-@functools.cache
-def compiled_mark_real(cache=True):
-    """The kernel of `mark_real`."""
-    signature = types.void(_read(types.int64), types.int64, types.boolean, _write(types.int64))
-    return compile_kernel(mark_real_kernel, signature, "int64", parallel=False, cache=cache)
-
-
-@functools.cache
-def compiled_count_positions(cache=True):
-    """The kernel of `count_positions`."""
-    signature = types.void(_read(types.int64), _write(types.int64))
-    return compile_kernel(count_positions_kernel, signature, "int64", parallel=False, cache=cache)
 
 
 @functools.cache
@@ -329,21 +299,6 @@ def collate_batch(plan, call, width, left, out):
     return compiled_collate_rows(*dtypes)(*batch, *_rows_of(plan, call), *target)
 
 
-def pad_rows(values, boundaries, width, left, padding, out):
-    """Sample after sample, int64, each in a row of `out`, and padding elsewhere."""
-    compiled_pad_rows()(values, boundaries, width, left, padding, out)
-
-
-def mark_real(boundaries, width, left, out):
-    """1 where a row of `out` holds its sample, 0 where it is padded."""
-    compiled_mark_real()(boundaries, width, left, out)
-
-
-def count_positions(boundaries, out):
-    """The position of each value in its sample."""
-    compiled_count_positions()(boundaries, out)
-
-
 def compact(plan, call, out, compact):
     """The selected tokens of masked Outputs side by side: flat, or `compact.width` slots a row, which must do."""
     compiled_compact(out.labels.dtype)(
@@ -391,4 +346,3 @@ def apply_supplied(
     compiled_apply_supplied(ranges > 1)(
         token_ids, mask_positions, replace_probs, random_tokens, mask_token_id, *borders, masked_ids, labels
     )
-

@@ -10,10 +10,11 @@ import numpy as np
 from numba import njit
 
 from fastmask.kernels import layout, philox
+from fastmask.kernels.cpu_layout import lay_out
 from fastmask.kernels.cpu_range import Batch, Objective, Target, make_scratch, mask_range
 from fastmask.kernels.cpu_rows import mask_rows
 from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
-from fastmask.kernels.cpu_tile import apart, copy_tile, fill
+from fastmask.kernels.cpu_tile import fill
 
 CHUNK = 4096  # cells of a chunk; more where one row has more
 NO_WORD = np.int64(-1)
@@ -27,19 +28,6 @@ class Rows(NamedTuple):
     word_ids: Any
     firsts: Any  # the cells between which the real tokens of each row lie
     ends: Any
-
-
-@apart
-def lay_out(values, boundaries, low, high, width, left, padding, out):
-    """The samples low .. high - 1 in the first rows of `out`, and padding elsewhere in these rows."""
-    for r in range(low, high):
-        first, end = boundaries[r], boundaries[r + 1]
-        row = out[(r - low) * width : (r - low + 1) * width]
-        start = width - (end - first) if left else np.int64(0)
-        stop = start + end - first
-        fill(row[:start], padding)
-        copy_tile(row[start:stop], values[first:end])
-        fill(row[stop:], padding)
 
 
 @njit
@@ -81,8 +69,8 @@ def part_of(target, low, high, width):
 
 
 def collate_batch_kernel(
-    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, plan, runs, pool,
-    cumulative, input_ids, labels, decisions, num_masked,
+    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, plan, runs,
+    pool, cumulative, input_ids, labels, decisions, num_masked,
 ):  # fmt: skip
     """The samples are masked and laid out in padded rows; False iff an id is out of range."""
     count = boundaries.size - 1
@@ -98,9 +86,7 @@ def collate_batch_kernel(
     in_range = True
     for low in range(0, count, step):
         high = min(low + step, count)
-        rows = fill_rows(
-            memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, memory.word_ids
-        )
+        rows = fill_rows(memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, memory.word_ids)
         batch = Batch(
             rows.ids, rows.firsts, rows.ends, sample_ids[low:high], rows.marks, offsets[low:high], thresholds[low:high],
             weights, counter3,
@@ -133,28 +119,3 @@ def collate_rows_kernel(
         )  # fmt: skip
         in_range &= mask_rows(0, high - low, samples, law, part_of(target, low, high, width), scratch) >= 0
     return in_range
-
-
-def pad_rows_kernel(values, boundaries, width, left, padding, out):
-    """Sample after sample, each in a row, and padding elsewhere."""
-    lay_out(values, boundaries, np.int64(0), boundaries.size - 1, width, left, padding, out)
-
-
-def mark_real_kernel(boundaries, width, left, out):
-    """1 where a row holds its sample, 0 where it is padded."""
-    for r in range(boundaries.size - 1):
-        length = boundaries[r + 1] - boundaries[r]
-        row = out[r * width : (r + 1) * width]
-        fill(row, np.int64(left))
-        if left:
-            fill(row[: width - length], np.int64(0))
-        else:
-            fill(row[:length], np.int64(1))
-
-
-def count_positions_kernel(boundaries, out):
-    """The position of each value in its sample."""
-    for r in range(boundaries.size - 1):
-        sample = out[boundaries[r] : boundaries[r + 1]]
-        for j in range(sample.size):
-            sample[j] = j

@@ -9,7 +9,7 @@ import pickle
 import types as python_types
 from pathlib import Path
 
-from numba import config, njit
+from numba import config, njit, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -24,6 +24,8 @@ SOURCES = (
     "cpu_collate.py",
     "cpu_compact.py",
     "cpu_compile.py",
+    "cpu_layout.py",
+    "cpu_lists.py",
     "cpu_range.py",
     "cpu_read.py",
     "cpu_rows.py",
@@ -76,10 +78,21 @@ class CheckedFiles(IndexDataCacheFile):
             file.write(hashlib.sha256(entry).digest() + entry)
 
 
-def compile_kernel(function, signature, tag, *, parallel, cache=True):
+def read_array(dtype, dimensions=1):
+    """The type of a contiguous array that is read, writable or not."""
+    return types.Array(dtype, dimensions, "C", readonly=True)
+
+
+def write_array(dtype):
+    """The type of a contiguous 1-D array that is written."""
+    return types.Array(dtype, 1, "C")
+
+
+def compile_kernel(function, signature, tag, *, parallel, cache=True, nogil=True):
     """The function compiled for exactly this signature, under a name (and so a cache file) of its own.
 
-    Where the cache cannot be written, each process compiles. Threads that ask at once share one kernel.
+    It runs without the interpreter's lock, unless `nogil` is False. Where the cache cannot be written, each process
+    compiles. Threads that ask at once share one kernel.
 
     Raises:
         RuntimeError: Numba's compiler is switched off.
@@ -87,11 +100,11 @@ def compile_kernel(function, signature, tag, *, parallel, cache=True):
     if config.DISABLE_JIT:
         raise RuntimeError("NUMBA_DISABLE_JIT is set, and the cpu backend needs the compiler; backend='numpy' does not")
     with global_compiler_lock, _start_method_left_open() if parallel else contextlib.nullcontext():
-        return _compiled(function, signature, tag, parallel, cache)
+        return _compiled(function, signature, tag, parallel, cache, nogil)
 
 
 @functools.cache
-def _compiled(function, signature, tag, parallel, cache):
+def _compiled(function, signature, tag, parallel, cache, nogil):
     try:
         sources = source_digest()
     except OSError:
@@ -100,7 +113,7 @@ def _compiled(function, signature, tag, parallel, cache):
     renamed = python_types.FunctionType(function.__code__, function.__globals__, name)
     renamed.__qualname__ = name
     renamed.__module__ = function.__module__
-    options = {"nogil": True, "parallel": parallel}
+    options = {"nogil": nogil, "parallel": parallel}
     try:
         kernel = njit(cache=cache, **options)(renamed)
     except (RuntimeError, OSError):  # no writable place for the cache

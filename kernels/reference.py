@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastmask.kernels import reference_laws as laws
-from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows
+from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows, read_lists
 from fastmask.kernels.reference_rows import (
     adjoining,
     candidates,
@@ -49,6 +49,7 @@ __all__ = [
     "pad_rows",
     "philox",
     "pick",
+    "read_lists",
     "real_runs",
     "sample_rates",
     "thresholds",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 
 
@@ -26,3 +28,17 @@ def mark_real(boundaries, width, left, out):
 def count_positions(boundaries, out):
     """`out` then holds the position of each value in its sample."""
     out[:] = np.arange(out.size) - np.repeat(boundaries[:-1], np.diff(boundaries))
+
+
+def read_lists(lists, boundaries, with_none, out):
+    """`out`, int64, then holds the integers of lists, one list after the other; None, where it is allowed, as -1.
+
+    Returns the first list that holds anything else, or -1 where none does. `boundaries` are those of the lists.
+    """
+    for row, values in enumerate(lists):
+        try:
+            numbers = [-1 if with_none and value is None else operator.index(value) for value in values]
+            out[boundaries[row] : boundaries[row + 1]] = np.array(numbers, np.int64)
+        except (TypeError, OverflowError):
+            return row
+    return -1

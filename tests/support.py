@@ -97,7 +97,7 @@ def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches are made by the reference, which compiles nothing: that backends agree is tested elsewhere."""
-    for module in ("fastmask.collating", "fastmask.masker"):
+    for module in ("fastmask.samples", "fastmask.masker"):
         monkeypatch.setattr(f"{module}.choose", lambda *given: "numpy")
 
 

@@ -200,7 +200,7 @@ def test_a_pickled_function_has_the_epoch_of_its_moment() -> None:
         ({"input_ids": [[5], [6, 30]], "index": [0, 1]}, r"input_ids must be in \[0, 30\), got 30"),
         (
             {"input_ids": [[5], [6, 7]], "index": [0, 1], "word_ids": [[0], [0]]},
-            "word_ids of sample 1 has length 1, but input_ids has 2",
+            "word_ids of sample 1 has 1 values, but the sample has 2 tokens",
         ),
         (
             {"input_ids": [[5], [6]], "index": [0, 1], "word_ids": [[0]]},

@@ -276,7 +276,7 @@ IDS = [2, 7, 8, 3]
         ),
         (
             [{"input_ids": IDS, "index": 0, "token_type_ids": [0, 0]}],
-            "token_type_ids of sample 0 has length 2, but input_ids has 4",
+            "token_type_ids of sample 0 has 2 values, but the sample has 4 tokens",
         ),
         (
             [{"input_ids": np.array([IDS]), "index": 0}],

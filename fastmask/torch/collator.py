@@ -11,11 +11,12 @@ import torch
 from torch.utils.data import get_worker_info
 
 from fastmask.batch import CompactTargets
-from fastmask.collating import collate, pack
+from fastmask.collating import collate
 from fastmask.epochs import SharedEpoch
 from fastmask.features import Batch, columns_of, packed_batches, padded_batch
 from fastmask.masker import Masker
 from fastmask.outputs import check_returns, checked_returns
+from fastmask.packing import pack
 
 NO_LAYOUT = {"padding_side": "right", "pad_to_multiple_of": None, "max_length": None, "max_predictions": None}
 

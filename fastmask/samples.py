@@ -1,0 +1,134 @@
+"""Samples: what `collate` and `pack` were given, side by side and validated, and what a backend makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fastmask import host, validate
+from fastmask.batch import CompactTargets
+from fastmask.call import Arguments, Outputs
+from fastmask.dispatch import choose, host_kernels
+from fastmask.outputs import NOTHING, check_returns, checked_returns, fresh_outputs
+from fastmask.ragged import INTEGERS, WHOLE, WORDS, place, ragged
+from fastmask.vocab import integer
+
+if TYPE_CHECKING:
+    from fastmask.masker import Masker
+
+Array = npt.NDArray[Any]
+IN_HOST_MEMORY = np.empty(0, np.int64)  # where samples lie, whatever holds them
+
+
+@dataclass(slots=True)
+class Said:
+    """What a call was given beside the tokens, not yet looked at."""
+
+    epoch: Any
+    sample_ids: Any
+    token_type_ids: Any
+    special_tokens_mask: Any
+    word_ids: Any
+    rates: Any
+    stratify: Any
+
+
+def at_least_one(name: str, value: Any) -> int:
+    """The value as an int >= 1."""
+    number = integer(name, value)
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, got {number}")
+    return number
+
+
+class Samples:
+    """The samples of a call, cut to their first `most` tokens.
+
+    Attributes:
+        kernels: the module of the backend.
+        offsets: (samples + 1,) int64, where each begins in `call.ids`.
+        token_type_ids, special_tokens_mask: int64, side by side; None where not given.
+        call: Call, packed.
+    """
+
+    def __init__(self, masker: Masker, rows: Any, said: Said, backend: str | None, most: int | None = None) -> None:
+        self._masker, self._most = masker, most
+        self._backend = choose(IN_HOST_MEMORY, backend, "rows")
+        self.kernels = host_kernels(self._backend)
+        tokens = ragged("input_ids", rows, self.kernels, INTEGERS, most)
+        self._ids, self.offsets = validate.checked_ids(tokens.values), tokens.offsets
+        if self.offsets.size == 1:
+            raise ValueError("rows must hold at least one sample, got none")
+        self.token_type_ids = self._int64("token_type_ids", said.token_type_ids)
+        self.special_tokens_mask = marks = self._int64("special_tokens_mask", said.special_tokens_mask)
+        words = self._beside("word_ids", said.word_ids, WORDS)
+        given = Arguments(
+            said.epoch, said.sample_ids, None, marks, None, self.offsets, words, said.rates, 0, said.stratify
+        )
+        self.call = validate.host_call(masker.plan, self._ids, self.kernels.real_runs, given)
+        self._names = NOTHING
+
+    def _int64(self, name: str, rows: Any) -> Array | None:
+        values = self._beside(name, rows, WHOLE)
+        return None if values is None else np.ascontiguousarray(values, np.int64)
+
+    def _beside(self, name: str, rows: Any, kinds: str) -> Array | None:
+        """The values of an argument that goes along with the tokens; ValueError where a length differs from theirs."""
+        if rows is None:
+            return None
+        given = ragged(name, rows, self.kernels, kinds, self._most)
+        if given.offsets.size != self.offsets.size:
+            raise ValueError(f"{name} holds {given.offsets.size - 1} samples, but rows hold {self.offsets.size - 1}")
+        if (differ := given.offsets != self.offsets).any():
+            sample = int(differ.argmax()) - 1
+            got, want = (int(offsets[sample + 1] - offsets[sample]) for offsets in (given.offsets, self.offsets))
+            raise ValueError(f"{name} of sample {sample} has {got} values, but the sample has {want} tokens")
+        return given.values
+
+    def ask(self, returns: Any, max_predictions: Any = None) -> None:
+        """What is to be returned beside ids and labels. Errors are those of a call of a masker."""
+        self._names = checked_returns(returns)
+        check_returns(self._masker.plan, self._names, max_predictions)
+        if "rates" in self._names:
+            self.call.thresholds = self.kernels.sample_rates(self._masker.plan, self.call)
+
+    def _fresh(self, cells: int) -> Outputs:
+        dtype = host.output_dtype(self._masker, self._ids.dtype)
+        return fresh_outputs(cells, self.call.rows, dtype, self._masker.label_dtype, self._names)
+
+    def masked(self) -> Outputs:
+        """The samples, masked, side by side. ValueError where an id is out of range."""
+        cells = self._ids.size
+        out, call = self._fresh(cells), (self._masker.plan, self.call)
+        if cells and not host.run(self.kernels.mask_batch, self._backend, cells, *call, out):
+            raise self._id_error()
+        return out
+
+    def collated(self, width: int, left: bool) -> Outputs:
+        """The samples, masked, in padded rows. ValueError where an id is out of range."""
+        cells = self.call.rows * width
+        if self._ids.size == cells:
+            return self.masked()  # no padding: it is the same
+        out = self._fresh(cells)
+        if not self.kernels.collate_batch(self._masker.plan, self.call, width, left, out):
+            raise self._id_error()
+        return out
+
+    def _id_error(self) -> ValueError:
+        ids, size = self._ids, self._masker.plan.size
+        cell = int(((ids < 0) | (ids >= size)).argmax())
+        return ValueError(f"input_ids must be in [0, {size}), got {ids[cell]} {place(self.offsets, cell)}")
+
+    def compact(self, out: Outputs, width: int | None = None, most: int | None = None) -> CompactTargets | None:
+        """The selected tokens of what was masked, in padded rows of a width, or side by side; None if not asked for."""
+        if "compact" not in self._names:
+            return None
+        call = self.call if width is None else replace(self.call, boundaries=None, row_length=width)
+        return host.compact_targets(self.kernels, self._masker.plan, call, out, most)
+
+    def rates_and_weights(self) -> tuple[Array | None, Array | None]:
+        """The rates that Diffusion drew and the weights of its loss, if they were asked for."""
+        return host.rates_and_weights(self.call.thresholds) if "rates" in self._names else (None, None)
