@@ -204,7 +204,7 @@ def test_a_pickled_function_has_the_epoch_of_its_moment() -> None:
         ),
         (
             {"input_ids": [[5], [6]], "index": [0, 1], "word_ids": [[0]]},
-            "word_ids holds 1 samples, but input_ids holds 2",
+            "word_ids holds 1 samples, but rows hold 2",
         ),
         ({"input_ids": [[5]], "index": [-1]}, "sample_ids must be"),
         ([[5]], "columns must be a mapping of columns or an Arrow table, got list"),

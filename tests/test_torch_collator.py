@@ -282,7 +282,7 @@ IDS = [2, 7, 8, 3]
             [{"input_ids": np.array([IDS]), "index": 0}],
             r"input_ids of sample 0 must have 1 dimension, got shape \(1, 4\)",
         ),
-        ([{"input_ids": [0.5], "index": 0}], "input_ids of sample 0 must be integers, got float64"),
+        ([{"input_ids": [0.5], "index": 0}], "input_ids must be integers, got 0.5 in sample 0, position 0"),
         (
             [{"input_ids": IDS, "index": 0, "attention_mask": [1, 0, 1, 1]}],
             "attention_mask of sample 0 must be one run of ones among zeros",
