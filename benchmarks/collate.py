@@ -26,9 +26,9 @@ MOST_ROUNDS = 11  # of lines with Hugging Face, whose calls take up to half a se
 NOTES = """\
 - One thread, {rows} samples of [CLS], ordinary ids, [SEP]; Bernoulli(0.15), 80/10/10, BERT's vocabulary; ids and labels
   int64, attention_mask int64, sample ids given. Tokens are real ones: padding does not count.
-- Every figure is a median over {rounds} rounds, in brackets quartiles. A round runs all contestants of a line one after
-  the other, each {untimed} times untimed and then once timed; a ratio is taken within a round. Time is the thread's own,
-  on its core: other work on a machine interrupts the long calls of Hugging Face. torch has one thread.
+- Every figure is a median over {rounds} rounds, in brackets quartiles. A round runs all contestants of a line one
+  after the other, each {untimed} times untimed and then once timed; a ratio is taken within a round. Time is the
+  thread's own, on its core: other work on a machine interrupts the long calls of Hugging Face. torch has one thread.
 - "Of the masker": the time of the masker alone, on ids that are padded already, as a fraction.
 - Hugging Face is `DataCollatorForLanguageModeling` with a BertTokenizerFast of {size} tokens, called on a list of
   {{"input_ids": sample}}: samples are lists, or arrays where fastmask gets arrays (from Arrow offsets, lists). "np" and
