@@ -126,6 +126,7 @@ def _cut(samples: Samples, out: Outputs, parts: list[tuple[int, int]]) -> Iterat
     """What was masked as a whole, part by part."""
     position_ids = buffers.empty(out.input_ids.size, np.int64)
     samples.kernels.count_positions(samples.offsets, position_ids)
+    types, marks = _own(samples.token_type_ids), _own(samples.special_tokens_mask)
     rates, weights = samples.rates_and_weights()
     compact = samples.compact(out)
     for first, end in parts:
@@ -138,14 +139,19 @@ def _cut(samples: Samples, out: Outputs, parts: list[tuple[int, int]]) -> Iterat
             position_ids=position_ids[cells],
             max_seqlen=int((offsets[1:] - offsets[:-1]).max()),
             samples=(first, end),
-            token_type_ids=_at(samples.token_type_ids, cells),
-            special_tokens_mask=_at(samples.special_tokens_mask, cells),
+            token_type_ids=_at(types, cells),
+            special_tokens_mask=_at(marks, cells),
             decisions=_at(out.decisions, cells),
             num_masked=_at(out.num_masked, rows),
             compact=None if compact is None else _compact_at(compact, cells, rows),
             rates=_at(rates, rows),
             weights=_at(weights, rows),
         )
+
+
+def _own(values: Array | None) -> Array | None:
+    """A copy: what is handed out shares no memory with what came in."""
+    return None if values is None else values.copy()
 
 
 def _at(values: Array | None, where: slice) -> Array | None:

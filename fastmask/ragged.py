@@ -15,7 +15,6 @@ from fastmask import buffers
 from fastmask.arrays import to_host
 
 INTEGERS, WHOLE, WORDS = "iu", "biu", "iuO"  # kinds of dtypes: of ids; of types and masks; of word ids, with None
-INT64 = np.dtype(np.int64)
 Array = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
 
@@ -103,15 +102,13 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> Offsets:
 def _joined(parts: list[Array], lengths: npt.NDArray[np.int64]) -> Ragged:
     """1-D arrays one after the other."""
     offsets, dtypes = _offsets(lengths), {part.dtype for part in parts}
-    dtype = np.result_type(*dtypes) if dtypes else INT64
-    if len(dtypes) == 1 and offsets[-1] and not dtype.hasobject:
-        with contextlib.suppress(BufferError):  # arrays that are not contiguous
+    if offsets[-1] == 0:
+        return Ragged(np.empty(0, np.int64), offsets)
+    if len(dtypes) == 1 and not parts[0].dtype.hasobject:
+        with contextlib.suppress(TypeError):  # arrays that are not contiguous
             joined = b"".join(parts)  # type: ignore[arg-type]  # twice as fast as np.concatenate
-            return Ragged(np.frombuffer(joined, dtype), offsets)
-    values = buffers.empty(int(offsets[-1]), dtype)
-    if parts:
-        np.concatenate(parts, out=values)
-    return Ragged(values, offsets)
+            return Ragged(np.frombuffer(joined, *dtypes), offsets)
+    return Ragged(np.concatenate(parts), offsets)
 
 
 def _of_arrays(name: str, samples: list[Any], lengths: npt.NDArray[np.int64], kinds: str) -> Ragged:
@@ -133,24 +130,26 @@ def _of_arrays(name: str, samples: list[Any], lengths: npt.NDArray[np.int64], ki
 
 def _array(name: str, index: int, sample: Any, kinds: str) -> Array:
     array = to_host(f"{name} of sample {index}", sample)
-    if not isinstance(sample, (list, tuple)) or array.dtype.kind in kinds:
-        return array
-    if array.size == 0:
+    listed = isinstance(sample, (list, tuple))
+    if array.size == 0 and listed:
         return array.astype(np.int64)  # an empty list has no dtype of its own
-    if array.ndim == 1:
-        _check_items(name, index, sample)
+    if array.ndim == 1 and (array.dtype.hasobject or (listed and array.dtype.kind not in kinds)):
+        _check_items(name, index, sample, kinds == WORDS)
     return array
 
 
-def _check_items(name: str, index: int, sample: Any) -> None:
-    """The error for the first item of a list that is no integer of 64 bits."""
+def _check_items(name: str, index: int, sample: Any, with_none: bool) -> None:
+    """The error for the first item of a sample that is no integer of 64 bits, nor None where that is allowed."""
     for position, item in enumerate(sample):
+        where = f"in sample {index}, position {position}"
+        if with_none and item is None:
+            continue
         try:
             number = operator.index(item)
         except TypeError:
-            raise TypeError(f"{name} must be integers, got {item!r} in sample {index}, position {position}") from None
-        if not -(1 << 63) <= number < 1 << 63:
-            raise ValueError(f"{name} must fit int64, got {number} in sample {index}, position {position}")
+            raise TypeError(f"{name} must be integers, got {item!r} {where}") from None
+        if not -(1 << 63) <= number < (1 << 64 if with_none else 1 << 63):
+            raise ValueError(f"{name} must fit into 64 bits, got {number} {where}")
 
 
 def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:

@@ -16,6 +16,7 @@ def warmup(
     label_dtype: str = "int64",
     parallel: bool = False,
     whole_rows: bool = False,
+    collate: bool = False,
 ) -> None:
     """The CPU kernels that calls with these dtypes use are compiled: none of them waits for the compiler any more.
 
@@ -27,6 +28,7 @@ def warmup(
         label_dtype: "int64" or "int32".
         parallel: also the parallel twins, which large batches use.
         whole_rows: also the kernels of laws that look at whole rows: ExactCount, Spans, words and limits.
+        collate: also the kernels of `collate` and `pack`.
 
     Raises:
         TypeError: a dtype that cannot be masked.
@@ -41,12 +43,19 @@ def warmup(
             kernels.compiled_mask_batch(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
             if whole_rows:
                 kernels.compiled_mask_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
+        if collate:
+            kernels.compiled_collate_batch(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
+        if collate and whole_rows:
+            kernels.compiled_collate_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
         if parallel:
             kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
     for twin in (False, True)[: 1 + parallel]:
         kernels.compiled_apply_supplied(twin)
     for width in (1, 2, 4, 8):  # of attention masks
         kernels.compiled_real_runs(np.dtype(f"u{width}"))
+    if collate:
+        for compiled in kernels.LAYOUT_KERNELS:
+            compiled()
     kernels.compiled_sample_rates()
     kernels.compiled_compact(labels)
     kernels.content_weights(1)
