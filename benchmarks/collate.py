@@ -112,7 +112,7 @@ class Prepared:
         from transformers import DataCollatorForLanguageModeling
 
         torch.set_num_threads(1)
-        collator = DataCollatorForLanguageModeling(_tokenizer(), mlm_probability=P, return_tensors=tensors)
+        collator = DataCollatorForLanguageModeling(bert_tokenizer(), mlm_probability=P, return_tensors=tensors)
         samples = self.samples if self.case.kind == "arrays" else self.rows
         features = [{"input_ids": sample} for sample in samples]
         return lambda: collator(features)
@@ -132,7 +132,7 @@ class Prepared:
             np.testing.assert_array_equal(got.attention_mask, real.astype(np.int64), strict=True)
 
 
-def _tokenizer() -> Any:
+def bert_tokenizer() -> Any:
     """A BertTokenizerFast of SIZE tokens, made in memory."""
     from tokenizers import Tokenizer, models
     from transformers import BertTokenizerFast
