@@ -24,7 +24,9 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector store
 Seconds = dict[str, list[float]]
 
 
-def interleave(thunks: Mapping[str, Callable[[], object]], rounds: int, number: int = 1) -> Seconds:
+def interleave(
+    thunks: Mapping[str, Callable[[], object]], rounds: int, number: int = 1, clock: Callable[[], float] = perf_counter
+) -> Seconds:
     """Seconds per call of each thunk, one figure per round.
 
     Every round runs every thunk, first twice untimed (caches are then its own), then `number` times under one
@@ -35,10 +37,10 @@ def interleave(thunks: Mapping[str, Callable[[], object]], rounds: int, number: 
         for name, thunk in thunks.items():
             for _ in range(UNTIMED):
                 thunk()
-            start = perf_counter()
+            start = clock()
             for _ in range(number):
                 thunk()
-            seconds[name].append((perf_counter() - start) / number)
+            seconds[name].append((clock() - start) / number)
     return seconds
 
 

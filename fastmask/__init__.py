@@ -4,7 +4,7 @@ The fate of a token is a pure function of (seed, epoch, sample id, position). Im
 and loads neither Numba nor CUDA; they load at first use.
 """
 
-from fastmask import presets
+from fastmask import presets, verify
 from fastmask.batch import MaskedBatch
 from fastmask.collating import CollatedBatch, collate
 from fastmask.dispatch import Backend, backends
@@ -44,6 +44,7 @@ __all__ = [
     "pack",
     "presets",
     "set_num_threads",
+    "verify",
     "warmup",
 ]
 

@@ -62,7 +62,7 @@ def ragged(name: str, rows: Any, kernels: Any, kinds: str = INTEGERS, most: int 
         ValueError: a sample that is not 1-D, nulls, offsets that fall or lie outside the values.
     """
     if type(rows).__module__.partition(".")[0] == "pyarrow":
-        rows = _of_arrow(name, rows)
+        rows = _of_arrow(name, rows, kinds)
     if isinstance(rows, tuple):
         pair = _of_pair(name, rows, kinds)
         return pair if most is None else pair.cut(most)
@@ -174,8 +174,8 @@ def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:
     return Ragged(values[first:end], offsets.astype(np.int64) - first)
 
 
-def _of_arrow(name: str, array: Any) -> tuple[Array, Array]:
-    """Values and offsets of Arrow lists, in chunks or whole, sliced or not. ValueError for nulls."""
+def _of_arrow(name: str, array: Any, kinds: str) -> tuple[Array, Array]:
+    """Values and offsets of Arrow lists, in chunks or whole, sliced or not. ValueError for nulls, but in words -1."""
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()
     if not (hasattr(array, "values") and hasattr(array, "offsets")):
@@ -186,6 +186,8 @@ def _of_arrow(name: str, array: Any) -> tuple[Array, Array]:
     offsets = array.offsets.to_numpy()
     first, end = int(offsets[0]), int(offsets[-1])
     used, offsets = array.values.slice(first, end - first), offsets - first
+    if kinds == WORDS:
+        used = used.fill_null(-1)
     if used.null_count:
         cell = int(used.is_null().to_numpy(zero_copy_only=False).argmax())
         raise ValueError(f"{name} must have no nulls, but there is one {place(offsets, cell)}")

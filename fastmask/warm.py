@@ -54,7 +54,8 @@ def warmup(
     for width in (1, 2, 4, 8):  # of attention masks
         kernels.compiled_real_runs(np.dtype(f"u{width}"))
     if collate:
-        kernels.warm_layout()
+        for compiled in kernels.LAYOUT_KERNELS:
+            compiled()
     kernels.compiled_sample_rates()
     kernels.compiled_spread(labels)
     kernels.content_weights(1)

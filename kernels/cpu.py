@@ -12,13 +12,21 @@ from fastmask.kernels.cpu_compact import spread_kernel
 from fastmask.kernels.cpu_compile import compile_kernel
 from fastmask.kernels.cpu_compile import read_array as _read
 from fastmask.kernels.cpu_compile import write_array as _write
-from fastmask.kernels.cpu_layout import count_positions, mark_real, pad_rows
-from fastmask.kernels.cpu_lists import read_lists
+from fastmask.kernels.cpu_layout import (
+    compiled_count_positions,
+    compiled_mark_real,
+    compiled_pad_rows,
+    count_positions,
+    mark_real,
+    pad_rows,
+)
+from fastmask.kernels.cpu_lists import compiled_read_lists, read_lists
 from fastmask.kernels.cpu_range import content_id, content_weight, locate
 from fastmask.kernels.cpu_tile import first_word, rate_of
 
 __all__ = ["count_positions", "mark_real", "pad_rows", "read_lists"]  # operations that have modules of their own
 
+LAYOUT_KERNELS = compiled_pad_rows, compiled_mark_real, compiled_count_positions, compiled_read_lists
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
 NO_LABELS = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.int32, np.int64)}

@@ -94,6 +94,13 @@ def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         yield
 
 
+@pytest.fixture
+def by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are made by the reference, which compiles nothing: that backends agree is tested elsewhere."""
+    for module in ("fastmask.samples", "fastmask.masker"):
+        monkeypatch.setattr(f"{module}.choose", lambda *given: "numpy")
+
+
 def plan_of(
     vocab: Vocab = BERT, p: float = 0.15, how: Replace | None = None, seed: int = 7, ignore_index: int = -100
 ) -> Plan:

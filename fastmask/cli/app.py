@@ -153,6 +153,26 @@ def ids_from(text: str, size: int) -> list[int]:
 
 
 @app.command()
+def verify(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="module:function that builds a loader, or a file of batches.")
+    ],
+    other: Annotated[Path | None, typer.Argument(help="The other file: a folder of .npy, an .npz, or a .pt.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Of the first run of a loader.")] = 8,
+    sample_id: Annotated[
+        str | None, typer.Option(help="Entry of a batch that tells samples apart; else their tokens do.")
+    ] = None,
+    pad_id: Annotated[int | None, typer.Option(help="Without attention_mask: the id that fills rows.")] = None,
+    ignore_index: Annotated[int, typer.Option(help="Label of what is not selected.")] = -100,
+) -> None:
+    """Prove that masks do not depend on workers, ranks, batch sizes or a resume, or show where they do."""
+    from fastmask.cli.verify import Request
+    from fastmask.cli.verify import verify as show
+
+    show(Request(target, other, batch_size, sample_id, pad_id, ignore_index))
+
+
+@app.command()
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print what a bug report needs: versions, backends and why not, devices, threads, caches."""
     from fastmask.cli.info import collect, show
