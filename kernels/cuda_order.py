@@ -9,9 +9,9 @@ already are passed over.
 """
 
 import numpy as np
-from numba import cuda
 
 from fastmask.kernels.cuda_block import block_largest, block_sum, larger, smaller
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import HALF, LOW, ONE, TWO, ZERO
 from fastmask.kernels.cuda_launch import device
 from fastmask.kernels.cuda_units import CANDIDATE, OPEN, SELECTED, UNIT, begins_unit

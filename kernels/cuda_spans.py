@@ -4,10 +4,10 @@ The random numbers of as many attempts as a block has threads are computed at on
 """
 
 import numpy as np
-from numba import cuda
 
 from fastmask.kernels import philox
 from fastmask.kernels.cuda_block import smaller
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import HALF, LOW, ONE, ZERO, count_not_above, philox_block
 from fastmask.kernels.cuda_launch import device
 from fastmask.kernels.cuda_units import CANDIDATE, SELECTED, begins_unit

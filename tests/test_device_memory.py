@@ -184,8 +184,8 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
     addresses = queued[3][2]
     assert addresses[:3] == [x.data_ptr() for x in (ids, out, labels)]
     assert addresses[6] == names.data_ptr()
-    assert addresses[7:9] == queued[0][2][1:3]
-    assert addresses[9:11] == [None, runs.data_ptr()]
+    assert addresses[8:10] == queued[0][2][1:3]
+    assert addresses[10:12] == [None, runs.data_ptr()]
 
 
 @pytest.mark.usefixtures("torch_of_a_gpu", "queued")

@@ -280,14 +280,15 @@ def supplied() -> Any:
 
 def test_supplied_decisions_are_carried_out_in_a_graph() -> None:
     compiled, _ = counted(ops.apply_mlm_mask, "aot_eager")
+    ids, chosen, probs, other = supplied()
     for borders in ((0.8, 0.9), (0.3, 0.6)):
-        got = compiled(*supplied(), mask_token_id=4, borders=borders)
-        want = fm.apply_mlm_mask(*supplied(), 4, borders=borders)
+        got = compiled(ids, chosen, probs, other, 4, borders=borders)
+        want = fm.apply_mlm_mask(ids, chosen, probs, other, 4, borders=borders)
         assert list(got) == list(want)
         for name in want:
             same(got[name].numpy(), want[name].numpy())
     with pytest.raises(ValueError, match=r"replace_probs must lie in \[0, 1\]"):
-        compiled(*supplied()[:2], supplied()[2] + 1, supplied()[3], mask_token_id=4)
+        compiled(ids, chosen, probs + 1, other, 4)
 
 
 def test_the_operator_of_supplied_decisions_passes_the_checks_of_torch() -> None:
