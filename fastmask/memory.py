@@ -284,7 +284,7 @@ def dtype_of(name: str, x: Any) -> np.dtype[Any]:
         known = np.dtype(dtype)
     except TypeError:
         known = np.dtype("V")
-    if known.isbuiltin != 1:  # a package may have registered further ones
+    if known.isbuiltin == 2 or known.kind == "V":  # a package may have registered further ones
         raise TypeError(f"{name} is of dtype {dtype}, which kernels do not read")
     return known
 

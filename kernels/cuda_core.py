@@ -24,7 +24,7 @@ RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
     STARTS, LENGTHS, OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS, BOUNDARIES, RATES, STRATA, WORD_IDS, CONTINUES,
     SAMPLE_IDS, FIRST_SAMPLE, EPOCH,
 ) = (np.uint64(1 << bit) for bit in range(15))  # fmt: skip
-LAST_EPOCH, SIGN = np.uint64((1 << 24) - 1), np.uint64(1 << 63)
+LAST_EPOCH, SIGN_BIT = np.uint64((1 << 24) - 1), np.uint64(63)
 
 philox_block = device(philox.philox)
 draw_of = device(fate.draw_of)
@@ -65,7 +65,7 @@ def check_scalars(epoch_at, sample_ids, given, flag):
     """The flag is raised by an epoch, or a first sample id, of device memory that is out of range."""
     if given & EPOCH and np.uint64(epoch_at[ZERO]) > LAST_EPOCH:
         flag[ZERO] = BAD_EPOCH
-    if given & FIRST_SAMPLE and np.uint64(sample_ids[ZERO]) & SIGN != ZERO:
+    if given & FIRST_SAMPLE and np.uint64(sample_ids[ZERO]) >> SIGN_BIT != ZERO:
         flag[ZERO] = BAD_SAMPLE
 
 

@@ -5,7 +5,7 @@ A kernel gives each row a block, or each a thread; rows that are left are taken 
 
 import numpy as np
 
-from fastmask.kernels import fate, philox
+from fastmask.kernels import fate
 from fastmask.kernels.cuda_block import block_largest, block_sum, larger, scan_largest, smaller
 from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import (
@@ -24,6 +24,7 @@ from fastmask.kernels.cuda_core import (
     sample_of,
 )
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_RATE, PURPOSE_STRATA
 
 NEVER, UNITS_OF_RATE = np.uint32(0), np.float64(1 << 24)  # the threshold of probability 0; of 1, as a float
 
@@ -194,12 +195,12 @@ def draw_rates(sample_ids, epoch_at, strata, thresholds, given, rows, first_samp
     i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
     epoch = epoch_of(epoch_at, given, epoch)
     while i < rows:
-        purpose, sample, stratum = philox.PURPOSE_STRATA, step, ZERO
+        purpose, sample, stratum = PURPOSE_STRATA, step, ZERO
         if given & STRATA:
             stratum = np.uint64(strata[i])
         else:
-            purpose, sample = philox.PURPOSE_RATE, sample_of(sample_ids, given, i, first_sample)
-        counter3 = (epoch << philox.PURPOSE_BITS) | purpose
+            purpose, sample = PURPOSE_RATE, sample_of(sample_ids, given, i, first_sample)
+        counter3 = (epoch << PURPOSE_BITS) | purpose
         w0, _, _, _ = philox_block(ZERO, sample, sample >> HALF, counter3, seed, seed >> HALF)
         thresholds[i] = np.uint32(_rate_of((w0 + stratum) & LOW, least))
         i += stride

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fastmask.kernels import layout, philox
+from fastmask.kernels import layout
 from fastmask.kernels.cuda_compiler import cuda, rounded_share
 from fastmask.kernels.cuda_core import (
     ALWAYS,
@@ -40,9 +40,9 @@ from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 from fastmask.kernels.cuda_order import EVERY_KEY, count_below, select_prefix, take_prefix
 from fastmask.kernels.cuda_spans import cover_spans
 from fastmask.kernels.cuda_units import SELECTED, classify, draw_words, find_firsts, list_units, slots_of
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_SELECT
 
 DRAW_BITS = np.uint64(8)  # of a word, below its draw
-BLOCK = np.uint64((1 << 64) - 4)  # of a slot: the first of its block
 NO_LIMIT = np.uint64(layout.NO_LIMIT)
 BERNOULLI, EXACT_COUNT, SPANS = (np.uint64(n) for n in (layout.BERNOULLI, layout.EXACT_COUNT, layout.SPANS))
 BY_TOKEN, BY_WORD, BY_SPAN = (np.uint64(unit) for unit in (layout.TOKEN, layout.WORD, layout.SPAN))
@@ -52,7 +52,8 @@ OF_SEQUENCE, OF_WORDS = np.uint64(layout.SEQUENCE), np.uint64(layout.WORDS)
 @device
 def _mixed_at(words, slot):
     """The second number of the position in a slot."""
-    block, lane = slot & BLOCK, slot & THREE
+    lane = slot & THREE
+    block = slot - lane
     w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
     w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
     return mixed_of(draw_of(np.uint64(words[slot])), extra_of(w0, w1, w2, w3, lane))
@@ -153,7 +154,7 @@ def mask_samples(
     row, seed, law = np.uint64(cuda.blockIdx.x), plan[layout.SEED], plan[layout.LAW]
     by_word, replace_unit = plan[layout.BY_WORD] != ZERO, plan[layout.REPLACE_UNIT]
     epoch = epoch_of(epoch_at, given, epoch)
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    counter3 = (epoch << PURPOSE_BITS) | PURPOSE_SELECT
     check_scalars(epoch_at, sample_ids, given, flag)
     while row < rows:
         first, span = cells_of_row(boundaries, given, row, row_length)

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from fastmask.kernels import philox
 from fastmask.kernels.cuda_compiler import add, cuda
 from fastmask.kernels.cuda_core import (
     BOUNDARIES,
@@ -41,6 +40,7 @@ from fastmask.kernels.cuda_core import (
     scattered,
 )
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_SELECT
 
 SUPPLIED_IGNORE_INDEX = np.int64(-100)
 
@@ -129,7 +129,7 @@ def mask_tokens(
     words = cuda.shared.array(WORDS, np.uint32)
     me, width = np.uint64(cuda.threadIdx.x), ONE << log_width
     member, of_block = me & (width - ONE), np.uint64(cuda.blockDim.x) >> log_width
-    counter3 = (epoch_of(epoch_at, given, epoch) << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    counter3 = (epoch_of(epoch_at, given, epoch) << PURPOSE_BITS) | PURPOSE_SELECT
     check_scalars(epoch_at, sample_ids, given, flag)
     tile = np.uint64(cuda.blockIdx.x) * of_block
     while tile < pieces:  # all threads of a block go round together
