@@ -197,6 +197,11 @@ def to_device(table: np.ndarray[Any, Any]) -> Array:
     return copy
 
 
+def device_array(size: int, dtype: Any) -> Array:
+    """A new array on the current device, of unspecified content."""
+    return cuda.device_array(size, dtype)
+
+
 _flags: dict[int, Iterator[Array]] = {}
 
 
