@@ -17,7 +17,6 @@ import numpy as np
 
 from fastmask.kernels import cuda_compact, cuda_core, cuda_rows, cuda_samples, cuda_tokens, layout
 from fastmask.kernels import cuda_launch as launch
-from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device, read_flag
 
 __all__ = [
@@ -41,7 +40,7 @@ KERNELS = (*cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cud
 LONGEST_ROW = (1 << 31) - 1  # positions take 32 bits
 
 
-def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = cuda.device_array) -> Array:
+def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = launch.device_array) -> Array:
     """A flag that is not 0 where an id is out of range; `out` holds the masked batch.
 
     Both once the stream has come to it. The flag is a uint32 of device memory, (1,): `read_flag(flag, stream)`
@@ -75,7 +74,7 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
         return flag
 
 
-def sample_rates(plan: Any, call: Any, stream: int = 0, allocate: Allocate = cuda.device_array) -> Array:
+def sample_rates(plan: Any, call: Any, stream: int = 0, allocate: Allocate = launch.device_array) -> Array:
     """The T of Diffusion, in units of 2^-24, for each sample of a call: uint32 (rows,), in [T_lo, 2^24].
 
     Args as of `mask_batch`; only sample ids that are not given are computed from the ids.
@@ -191,7 +190,7 @@ def _launch_mask_samples(queue: Queue, plan: Any, call: Any, out: Any, flag: Arr
 
 
 def compact(
-    plan: Any, call: Any, out: Any, compact: Any, stream: int = 0, allocate: Allocate = cuda.device_array
+    plan: Any, call: Any, out: Any, compact: Any, stream: int = 0, allocate: Allocate = launch.device_array
 ) -> Array:
     """A flag that is not 0 where a row has more selected tokens than `compact.width`; `compact` is written as a whole.
 
@@ -237,7 +236,7 @@ ONES = {"f2": 0x3C00, "f4": 0x3F800000, "f8": 0x3FF0000000000000}  # the bit pat
 
 
 def real_runs(
-    attention_mask: Array, rows: int, row_length: int, stream: int = 0, allocate: Allocate = cuda.device_array
+    attention_mask: Array, rows: int, row_length: int, stream: int = 0, allocate: Allocate = launch.device_array
 ) -> tuple[Array, Array, Array]:
     """(starts, lengths, flag): each row's run of ones, int64 (rows,); an empty row has start 0.
 
@@ -257,7 +256,7 @@ def real_runs(
         return starts, lengths, flag
 
 
-def rate_thresholds(rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array) -> tuple[Array, Array]:
+def rate_thresholds(rates: Array, stream: int = 0, allocate: Allocate = launch.device_array) -> tuple[Array, Array]:
     """(thresholds, flag): floor(rate * 2^24 + 0.5) of each rate, uint32, the shape of `rates`.
 
     The flag (as in `mask_batch`, like stream and allocate) is not 0 where a rate is NaN, outside [0, 1], or
@@ -267,7 +266,7 @@ def rate_thresholds(rates: Array, stream: int = 0, allocate: Allocate = cuda.dev
 
 
 def checked_integers(
-    values: Array, limit: int, stream: int = 0, allocate: Allocate = cuda.device_array
+    values: Array, limit: int, stream: int = 0, allocate: Allocate = launch.device_array
 ) -> tuple[Array, Array]:
     """(checked, flag): the values, int64, with those outside [0, limit] moved to its nearer end.
 
@@ -277,7 +276,7 @@ def checked_integers(
     return _each(cuda_rows.CLAMP_INTEGERS, values, np.int64, [limit], stream, allocate)
 
 
-def checked_shares(rates: Array, stream: int = 0, allocate: Allocate = cuda.device_array) -> tuple[Array, Array]:
+def checked_shares(rates: Array, stream: int = 0, allocate: Allocate = launch.device_array) -> tuple[Array, Array]:
     """(checked, flag): the rates of a counting law, float64, with 0 in place of NaN and of those outside [0, 1].
 
     The flag (as in `mask_batch`, like stream and allocate) is not 0 where there is such a rate. `rates` is a
@@ -287,7 +286,7 @@ def checked_shares(rates: Array, stream: int = 0, allocate: Allocate = cuda.devi
 
 
 def checked_boundaries(
-    boundaries: Array, cells: int, stream: int = 0, allocate: Allocate = cuda.device_array
+    boundaries: Array, cells: int, stream: int = 0, allocate: Allocate = launch.device_array
 ) -> tuple[Array, Array]:
     """(checked, flag): the boundaries of a packed batch, int64; first 0, last the number of cells, never falling.
 

@@ -205,6 +205,11 @@ def _copies(device: int) -> Any:
     return create_stream()
 
 
+def device_array(size: int, dtype: Any) -> Array:
+    """A new array on the current device, of unspecified content."""
+    return cuda.device_array(size, dtype)
+
+
 _flags: dict[int, collections.deque[tuple[Array, int]]] = {}
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from fastmask.kernels.cuda_compiler import add, cuda
 from fastmask.kernels.cuda_core import (
+    ALWAYS,
     BOUNDARIES,
     COUNTS,
     DECISIONS,
@@ -161,12 +162,12 @@ def mask_tokens(
         for i in range(4):
             if position < end:
                 token = _one_of(t0, t1, t2, t3, np.uint64(i))
-                draw = draw_of(_word_of(words, slot))
+                draw = draw_of(_word_of(words, slot)) if position < length else ALWAYS  # padding may have no word
                 cell = cell_of(position, first, start, span)
                 new, label, decision = token, ignore_index, UNTOUCHED
                 if token >= size:
                     flag[ZERO] = RAISED
-                selected = position < length and draw < t_select and token < size
+                selected = draw < t_select and token < size
                 selected = selected and not is_special(token, runs, run_count)
                 if selected and given & EXCLUDED:
                     selected = special_tokens_mask[cell] == UNTOUCHED

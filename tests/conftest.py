@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,19 @@ def _default_threads() -> Iterator[None]:
     from fastmask import threads
 
     threads._chosen = None
+
+
+@pytest.fixture(scope="session")
+def device_code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The PTX of the CUDA kernels, a `DeviceCode`; shared by the workers of pytest-xdist."""
+    from device.code import DeviceCode, skip_without_compiler
+
+    skip_without_compiler()
+    shared = hasattr(request.config, "workerinput")
+    base = tmp_path_factory.getbasetemp()
+    code = DeviceCode((base.parent if shared else base) / "device-code")
+    yield code
+    code.close(wait=shared)
 
 
 # Once the environment is set: the fixtures of the tests that start processes.

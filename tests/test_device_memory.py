@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support_cuda import OVERFLOW, Ints, cuda, launch
+from support_cuda import OVERFLOW, Ints, launch
 
 import fastmask as fm
 from fastmask.call import Arguments
@@ -162,7 +162,7 @@ def queued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any, list[Any]]]:
         launches.append((kernel.function.__name__, queue, [getattr(x, "address", None) for x in arrays]))
 
     monkeypatch.setattr(launch.Kernel, "launch", record)
-    monkeypatch.setattr(launch.cuda, "gpus", [cuda.cuda.gpus[0]] * 2)
+    monkeypatch.setattr(launch.cuda, "gpus", [launch.cuda.gpus[0]] * 2)
     return launches
 
 
