@@ -1,10 +1,7 @@
-"""Where and how a call is queued: streams, graphs that are replayed, devices, and what is allocated on the way."""
+"""Numbers that stand in device memory, graphs that are replayed, and what a call allocates or launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,12 +36,6 @@ def same(got: Any, masker: fm.Masker, ids: Ints = IDS, **given: Any) -> None:
     want = masker(ids, backend="numpy", **given)
     for name in ("input_ids", "labels"):
         np.testing.assert_array_equal(getattr(got, name).copy_to_host(), getattr(want, name), strict=True)
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "SIMULATED", False)
-    monkeypatch.setattr(launch, "_stream", lambda device, handle: handle)
 
 
 # Numbers in device memory
@@ -135,8 +126,8 @@ def test_a_replay_goes_on_to_the_epoch_and_the_samples_that_stand_in_device_memo
     batch = masker(ids, epoch=epoch, sample_ids=first, out=out)
     same(batch, masker, epoch=5, sample_ids=9)
     for step in (1, 2):
-        epoch.copy_to_device(np.array(5 + step))
-        first.copy_to_device(np.array(9 + 3 * step))
+        epoch[...] = 5 + step
+        first[...] = 9 + 3 * step
         for queued in captured[:]:
             queued()
         same(batch, masker, epoch=5 + step, sample_ids=9 + 3 * step)
@@ -197,82 +188,6 @@ def test_a_capture_takes_flags_from_a_reserve(monkeypatch: pytest.MonkeyPatch) -
     assert pages == [0, 0]
     launch.new_flag(other)
     assert pages == [0, 0, 0]
-
-
-# Streams and devices
-
-
-class Stream:
-    """Stands for a stream of whatever has the protocol."""
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, 4096
-
-
-@pytest.mark.parametrize(
-    ("stream", "handle"),
-    [
-        (0, 0),
-        (4096, 4096),
-        (Stream(), 4096),
-        (SimpleNamespace(cuda_stream=78), 78),
-        (SimpleNamespace(ptr=79), 79),
-    ],
-)
-@pytest.mark.usefixtures("as_on_a_gpu")
-def test_kernels_are_queued_on_the_stream_that_is_given(
-    monkeypatch: pytest.MonkeyPatch, stream: Any, handle: int
-) -> None:
-    queues: list[Any] = []
-    monkeypatch.setattr(launch.Kernel, "launch", lambda self, queue, *_: queues.append(queue))
-    monkeypatch.setattr(launch, "is_capturing", lambda stream: False)
-    flat = np.full((2, 8), 9)
-    ids = SimpleNamespace(shape=flat.shape, dtype=flat.dtype, device_index=0)
-    data = (flat.ctypes.data, False)
-    interface = {"shape": flat.shape, "typestr": "<i8", "data": data, "version": 3, "stream": 33}
-    ids.__cuda_array_interface__ = interface
-    fm.Masker(fm.Vocab(60, 4), fm.Bernoulli(0.5))(ids, epoch=0, sample_ids=3, out=(ids, _like(ids)), stream=stream)
-    assert queues == [(0, handle)]
-
-
-def _like(x: Any) -> Any:
-    other = np.zeros(x.shape, x.dtype)
-    interface = dict(x.__cuda_array_interface__, data=(other.ctypes.data, False))
-    return SimpleNamespace(
-        shape=x.shape, dtype=x.dtype, device_index=0, owner=other, __cuda_array_interface__=interface
-    )
-
-
-@pytest.mark.parametrize("stream", ["a stream", 1.5, True])
-def test_what_is_no_stream_is_refused(stream: Any) -> None:
-    with pytest.raises(TypeError, match="stream must be a stream or its handle"):
-        MASKER(device(IDS), epoch=0, stream=stream)
-
-
-def test_arrays_of_the_host_have_no_stream() -> None:
-    with pytest.raises(TypeError, match="stream goes with arrays in device memory"):
-        MASKER(IDS, epoch=0, stream=0)
-
-
-def test_the_device_of_the_array_is_current_for_a_launch_and_the_one_before_afterwards(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    current = [0]
-
-    @contextmanager
-    def entered(number: int) -> Iterator[None]:
-        before, current[0] = current[0], number
-        try:
-            yield
-        finally:
-            current[0] = before
-
-    monkeypatch.setattr(launch.cuda, "gpus", [entered(0), entered(1)])
-    monkeypatch.setattr(launch, "SIMULATED", False)
-    monkeypatch.setattr(launch, "_stream", lambda device, handle: handle)
-    with launch.on_device(SimpleNamespace(device_index=1), 77) as queue:
-        assert (current, queue) == ([1], (1, 77))
-    assert current == [0]
 
 
 # Nothing
