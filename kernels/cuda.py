@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastmask.kernels import cuda_compact, cuda_core, cuda_rows, cuda_samples, cuda_tokens, layout
+from fastmask.kernels import cuda_compact, cuda_core, cuda_quads, cuda_rows, cuda_samples, cuda_tokens, layout
 from fastmask.kernels import cuda_launch as launch
 from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device, read_flag
 
@@ -36,7 +36,7 @@ __all__ = [
 
 Allocate = Callable[[int, Any], Array]  # (size, dtype): a device array of unspecified content
 
-KERNELS = (*cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cuda_compact.KERNELS)
+KERNELS = (*cuda_quads.KERNELS, *cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cuda_compact.KERNELS)
 LONGEST_ROW = (1 << 31) - 1  # positions take 32 bits
 
 
@@ -68,7 +68,7 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
             if plan.law == "diffusion" and known.thresholds is None:
                 known.thresholds = _drawn_rates(queue, plan, known, allocate)
             if plan.by_token:
-                _launch_mask_tokens(queue, plan, known, out, flag)
+                (_launch_mask_quads if _in_quads(known, out) else _launch_mask_tokens)(queue, plan, known, out, flag)
             else:
                 _launch_mask_samples(queue, plan, known, out, flag, allocate)
         return flag
@@ -137,6 +137,39 @@ def _sample_ids(call: Any) -> Array:
     return call.first_sample_at.view(np.dtype(np.uint64))
 
 
+def _in_quads(call: Any, out: Any) -> bool:
+    """Whether four tokens at a time are 16 bytes, or twice that, which begin where 16 bytes do."""
+    whole = call.row_length % 4 == 0 and call.row_length > 4 and call.ids.size < 1 << 34
+    plain = call.boundaries is None and call.starts is None and call.offsets is None
+    same = np.dtype(call.ids.dtype) == np.dtype(out.input_ids.dtype)
+    return whole and plain and same and all(map(launch.is_aligned, (call.ids, out.input_ids, out.labels)))
+
+
+def _launch_mask_quads(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
+    """The batch is queued for a token-level law; `_in_quads` holds of it."""
+    tables = launch.tables_of(plan, queue.device)
+    quads, quads_per_row = call.ids.size // 4, call.row_length // 4
+    arrays = [
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, _sample_ids(call), call.epoch_at,
+        call.lengths, call.special_tokens_mask, call.thresholds, tables.runs, tables.pool, tables.cumulative,
+    ]  # fmt: skip
+    scalars = [
+        _given(call, out), quads, quads_per_row, -(-(1 << 64) // quads_per_row), call.first_sample or 0, call.epoch,
+        *_rules(plan, tables),
+    ]  # fmt: skip
+    cuda_quads.MASK_QUADS.launch(queue, launch.blocks_of(quads), arrays, scalars)
+
+
+def _rules(plan: Any, tables: launch.Tables) -> list[int]:
+    """The scalars of a plan that kernels over cells take, in their order."""
+    words = tables.words
+    return [
+        words[layout.SEED], words[layout.SIZE], words[layout.MASK_ID], words[layout.IGNORE_INDEX],
+        words[layout.SELECT], words[layout.MASK_SHARE], words[layout.RANDOM_SHARE], len(plan.special_runs),
+        words[layout.POOL_SIZE], words[layout.WEIGHTED], words[layout.EXCLUDE_ORIGINAL],
+    ]  # fmt: skip
+
+
 def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
     """The batch is queued for a token-level law; what can be found of its rows is known."""
     tables = launch.tables_of(plan, queue.device)
@@ -153,12 +186,9 @@ def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Arra
         call.epoch_at, call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets,
         call.thresholds, tables.runs, tables.pool, tables.cumulative,
     ]  # fmt: skip
-    words = tables.words
     scalars = [
         _given(call, out), call.rows, pieces, pieces_per_row, width.bit_length() - 1, call.row_length,
-        call.first_sample or 0, call.epoch, words[layout.SEED], words[layout.SIZE], words[layout.MASK_ID],
-        words[layout.IGNORE_INDEX], words[layout.SELECT], words[layout.MASK_SHARE], words[layout.RANDOM_SHARE],
-        len(plan.special_runs), words[layout.POOL_SIZE], words[layout.WEIGHTED], words[layout.EXCLUDE_ORIGINAL],
+        call.first_sample or 0, call.epoch, *_rules(plan, tables),
     ]  # fmt: skip
     cuda_tokens.MASK_TOKENS.launch(queue, launch.blocks_of(pieces * width), arrays, scalars)
 

@@ -39,7 +39,7 @@ def _load():
 _compiler = _load()
 
 cuda = _compiler.cuda  # what kernels see as numba.cuda
-add = _compiler.add
+add, load_quad, store_quad = _compiler.add, _compiler.load_quad, _compiler.store_quad
 rounded_share = _compiler.rounded_share
 create_stream = _compiler.create_stream
 is_capturing = _compiler.is_capturing

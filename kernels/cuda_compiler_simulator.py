@@ -11,6 +11,19 @@ def add(counts, index, value):
 
 
 @cuda.jit(device=True)
+def load_quad(array, index):
+    """Four elements from an index on, as uint64."""
+    return tuple(np.uint64(array[index + np.uint64(i)]) for i in range(4))
+
+
+@cuda.jit(device=True)
+def store_quad(array, index, a, b, c, d):
+    """Four uint64 become elements from an index on."""
+    for i, value in enumerate((a, b, c, d)):
+        array[index + np.uint64(i)] = np.int64(value)
+
+
+@cuda.jit(device=True)
 def rounded_share(p, n):
     """floor(p * n + 0.5) in float64, with two roundings; n: uint64."""
     return np.uint64(p * np.float64(n) + 0.5)

@@ -47,6 +47,12 @@ def is_special(token, runs, run_count):
 
 
 @device
+def decision_of(draw, t_mask, t_random):
+    """What becomes of a candidate whose draw selects it."""
+    return MASKED if draw < t_mask else RANDOM if draw < t_random else KEPT
+
+
+@device
 def sample_of(sample_ids, given, row, first_sample):
     """The id of a row's sample: its own, or as many after the first as there are rows before."""
     if given & SAMPLE_IDS:

@@ -164,6 +164,11 @@ def _place(array: Array) -> tuple[Any, str]:
     return interface["data"][0], interface["typestr"].replace("|b1", "|u1")
 
 
+def is_aligned(array: Array) -> bool:
+    """Whether an array begins where 16 bytes do, as far as that matters."""
+    return SIMULATED or _place(array)[0] % 16 == 0
+
+
 class Tables(NamedTuple):
     """A plan in device memory: its scalars as Python ints, its tables as device arrays."""
 

@@ -12,7 +12,6 @@ from fastmask.kernels.cuda_core import (
     FOUR,
     HALF,
     IDS,
-    KEPT,
     LENGTHS,
     LOW,
     MASKED,
@@ -29,6 +28,7 @@ from fastmask.kernels.cuda_core import (
     ZERO,
     cell_of,
     check_scalars,
+    decision_of,
     draw_of,
     epoch_of,
     extra_of,
@@ -172,14 +172,13 @@ def mask_tokens(
                 if selected and given & EXCLUDED:
                     selected = special_tokens_mask[cell] == UNTOUCHED
                 if selected:
-                    label, decision = token, KEPT
+                    label, decision = token, decision_of(draw, t_mask, t_random)
                     count += ONE
-                    if draw < t_mask:
-                        new, decision = mask_id, MASKED
-                    elif draw < t_random:
+                    if decision == MASKED:
+                        new = mask_id
+                    elif decision == RANDOM:
                         x = _pick_number(words, slot)
                         new = pick(x, token, pool, cumulative, pool_size, weighted, exclude_original)
-                        decision = RANDOM
                 out[cell] = np.int64(new)
                 labels[cell] = np.int64(label)
                 if given & DECISIONS:
