@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support_cuda import OVERFLOW, Ints, cuda, launch
+from support_cuda import OVERFLOW, Ints, launch
 
 import fastmask as fm
 from fastmask.call import Arguments

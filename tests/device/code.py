@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from device.compiling import ARCHITECTURES, EVERY_DTYPE, file_of
 
 import fastmask
+from device.compiling import ARCHITECTURES, EVERY_DTYPE, file_of
 
 Dtypes = tuple[str, ...]
 
