@@ -46,4 +46,5 @@ def device_code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 # Once the environment is set: the fixtures of the tests that start processes.
 from support_cache import small_cache, warm_cache  # noqa: E402, F401
+from support_devices import agree, agree_at_length, agree_everywhere  # noqa: E402, F401
 from support_processes import costly_layer, layer, script, wanted  # noqa: E402, F401

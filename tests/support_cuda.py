@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from support import OVERFLOW as OVERFLOW
 from support import assert_same, poisoned, small_launches
+from support_devices import FIRST, SECOND, TWINS, device_of, slow
 
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
@@ -34,26 +35,13 @@ OFFSETS = np.array([0, 1, 2, 3, 4, 7, (1 << 34) - 64], np.uint64)
 
 
 SIMULATOR = "simulator"
-DEVICES = [SIMULATOR, "sm_90", *(pytest.param(chip, marks=pytest.mark.slow) for chip in ("sm_80", "sm_100", "sm_120"))]
 
 
-@contextmanager
-def device_of(name: str, request: pytest.FixtureRequest) -> Iterator[None]:
-    """Within the block CUDA is Numba's simulator, or compiled code of a chip's, run by the machine in `device`."""
-    if name == SIMULATOR:
-        yield
-        return
-    from device.backend import Device
-
-    with pytest.MonkeyPatch.context() as patch:
-        Device(name, request.getfixturevalue("device_code").text, backwards=name in ("sm_90", "sm_120")).install(patch)
-        yield
-
-
-@pytest.fixture(autouse=True, params=DEVICES)
+@pytest.fixture(autouse=True, params=[SIMULATOR, FIRST, *slow(SECOND, *TWINS)])
 def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small launches for every test, once on each device."""
-    with small_launches(monkeypatch), device_of(request.param, request):
+    """Small launches for every test, in the simulator and on chips."""
+    on_chip = nullcontext() if request.param == SIMULATOR else device_of(request.param, request)
+    with small_launches(monkeypatch), on_chip:
         yield
 
 

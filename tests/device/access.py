@@ -64,9 +64,10 @@ def _store(code: Code, instruction: Instruction) -> None:
     for at, part in enumerate(parts):
         whole = code.value(f"insertelement {shape} {whole}, {kind.integer} {code.get(part, kind)}, i32 {at}")
     bits = len(parts) * kind.bits
-    number = code.value(f"zext i{bits} {code.value(f'bitcast {shape} {whole} to i{bits}')} to i128")
-    low = code.value(f"trunc i128 {number} to i64")
-    high = code.value(f"trunc i128 {code.value(f'lshr i128 {number}, 64')} to i64")
+    own, wide = Type("b", bits), Type("b", 128)
+    number = code.resized(code.value(f"bitcast {shape} {whole} to {own.integer}"), own, wide)
+    low = code.resized(number, wide, B64)
+    high = code.resized(code.value(f"lshr i128 {number}, 64"), wide, B64)
     place = _check(code, WRITE, instruction, _address(code, operand), bits // 8, low, high)
     code.emit(f"store {shape} {whole}, ptr {place}, align 1")
 

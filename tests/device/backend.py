@@ -1,4 +1,4 @@
-"""The library's own host code on the machine: what it compiles and launches is compiled device code, run on the host."""
+"""The library's own host code on the machine: what it launches is compiled device code, run on the host."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from device import translate
 from device.coroutines import as_coroutine
-from device.memory import memory
+from device.memory import DeviceArray, memory
 from device.ptx import Instruction, Kernel, Type
 from device.runtime import (
     BLOCK,
@@ -96,8 +96,9 @@ class CompiledKernel:
         """All threads have run. FaultError where one of them must not have done what it did.
 
         Args:
-            grid, block: up to three extents.
-            arguments: a number or an address per parameter.
+            grid: up to three extents.
+            block: likewise, of at most 1024 threads.
+            arguments: per parameter a number, or an array for its address.
             only: the blocks that run, all unless given.
             backwards: whether the last thread of a block comes first.
             mutant: the number of the instruction that stands in for another; 0 for none.
@@ -138,6 +139,8 @@ def _extents(extent: Extent) -> Any:
 
 def _packed(kind: Type, value: Any) -> bytes:
     """The eight bytes of a parameter, the lowest first."""
+    if isinstance(value, DeviceArray):
+        value = value.ctypes.data
     if kind.kind == "f":
         return struct.pack("<d" if kind.bits == 64 else "<f4x", value)
     return (int(value) % (1 << kind.bits)).to_bytes(8, "little")

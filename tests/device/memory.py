@@ -131,7 +131,7 @@ class Memory:
 
     def _to_device_as_it_lies(self, array: Ints) -> DeviceArray:
         low, high = byte_bounds(array)
-        span = np.frombuffer((ctypes.c_uint8 * (high - low)).from_address(low), np.uint8)
+        span = np.ctypeslib.as_array((ctypes.c_uint8 * (high - low)).from_address(low))
         there = self.to_device(span)
         made: DeviceArray = np.ndarray.__new__(
             DeviceArray, array.shape, array.dtype, there.data, array.ctypes.data - low, array.strides

@@ -69,14 +69,14 @@ def _conflict(earlier, stamp, together):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _joined(earlier, stamp):  # type: ignore[no-untyped-def]
+def _joined(earlier, stamp, together):  # type: ignore[no-untyped-def]
     """The stamp of a byte that was read before, and is now: that of several where neither came after the other."""
     differ = earlier ^ stamp
     if earlier == 0 or differ >> LAUNCH_AT != 0:
         return stamp
     if (differ >> BLOCK_AT) & SEVERAL_BLOCKS != 0:
         return stamp | SEVERAL_BLOCKS << BLOCK_AT
-    if (differ >> EPOCH_AT) & EPOCHS == 0 and differ != 0:
+    if (differ >> EPOCH_AT) & EPOCHS == 0 and (differ & SEVERAL_THREADS) >> together != 0:
         return stamp | SEVERAL_THREADS
     return stamp
 
@@ -115,7 +115,7 @@ def look(memory, shadow, readers, writers, state, thread, what, shared, address,
             if _conflict(writers[at], stamp, together):
                 _blame(state, thread, RACE, place, address, size)
                 return 0
-            readers[at] = _joined(readers[at], stamp)
+            readers[at] = _joined(readers[at], stamp, together)
         elif what == WRITE:
             value = ((low if i < 8 else high) >> 8 * (i & 7)) & 255
             if shadow[at] != WRITTEN or memory[at] != value:
@@ -186,26 +186,35 @@ _destroy = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_engine.get_function_address("
 
 
 @njit
-def _meet_in_warps(records, state, size):  # type: ignore[no-untyped-def]
-    """Whether a warp went on: all its members have come to one place, and know what each of them gave."""
+def _has_met(records, size, t):  # type: ignore[no-untyped-def]
+    """Whether all that a thread names as members of its warp wait where it waits, for the same members."""
+    first = t // LANES * LANES
+    for lane in range(LANES):
+        if records[t, MEMBERS] >> lane & 1:
+            other = first + lane
+            if other >= size or records[other, STATUS] != AT_WARP:
+                return False
+            if records[other, MEMBERS] != records[t, MEMBERS] or records[other, PLACE] != records[t, PLACE]:
+                return False
+    return True
+
+
+@njit
+def _meet_in_warps(records, size):  # type: ignore[no-untyped-def]
+    """Whether members of a warp have met and go on; they know what each of them gave."""
     went_on = False
-    for first in range(0, size, LANES):
-        last = min(first + LANES, size)
-        members, place, waiting, ballot = 0, 0, 0, 0
-        for t in range(first, last):
-            if records[t, STATUS] == AT_WARP:
-                members, place = records[t, MEMBERS], records[t, PLACE]
-                waiting |= 1 << (t - first)
-                ballot |= (records[t, GIVEN] & 1) << (t - first)
-        if waiting == 0 or members & ~waiting != 0:
-            continue
-        for t in range(first, last):
-            if records[t, STATUS] == AT_WARP:
-                if records[t, MEMBERS] != waiting or records[t, PLACE] != place:
-                    _blame(state, records[t], PARTIAL_WARP, records[t, PLACE], records[t, MEMBERS], 0)
-                records[t, EXCHANGED], records[t, BALLOT] = records[t, GIVEN], ballot
-                records[t, STATUS] = RUNNING
-                went_on = True
+    for t in range(size):
+        if records[t, STATUS] == AT_WARP and _has_met(records, size, t):
+            first, ballot = t // LANES * LANES, 0
+            members = records[t, MEMBERS]
+            for lane in range(LANES):
+                if members >> lane & 1:
+                    ballot |= (records[first + lane, GIVEN] & 1) << lane
+            for lane in range(LANES):
+                if members >> lane & 1:
+                    record = records[first + lane]
+                    record[EXCHANGED], record[BALLOT], record[STATUS] = record[GIVEN], ballot, RUNNING
+            went_on = True
     return went_on
 
 
@@ -216,16 +225,15 @@ def _meet_in_block(records, state, size):  # type: ignore[no-untyped-def]
     for t in range(size):
         if records[t, STATUS] == AT_BARRIER:
             waiting, last = waiting + 1, t
-    for t in range(size):
-        if records[t, STATUS] == AT_WARP:
+        elif records[t, STATUS] == AT_WARP:
             _blame(state, records[t], PARTIAL_WARP, records[t, PLACE], records[t, MEMBERS], 0)
-        elif 0 < waiting < size:
-            _blame(state, records[last], STRANDED, records[last, PLACE], waiting, size)
-        elif waiting == size and records[t, PLACE] != records[last, PLACE]:
-            _blame(state, records[t], SCATTERED, records[t, PLACE], records[last, PLACE], 0)
+    if 0 < waiting < size:
+        _blame(state, records[last], STRANDED, records[last, PLACE], waiting, size)
     if waiting == 0 or state[KIND] != 0:
         return False
     for t in range(size):
+        if records[t, PLACE] != records[last, PLACE]:
+            _blame(state, records[t], SCATTERED, records[t, PLACE], records[last, PLACE], 0)
         records[t, STATUS] = RUNNING
         records[t, STAMP] += 1 << EPOCH_AT
     return True
@@ -241,7 +249,7 @@ def _run_block(kernel, arguments, records, handles, state, size, backwards):  # 
             handles[t] = _begin(kernel, address + t * RECORD * 8, arguments)
             begun += 1
     while state[KIND] == 0:
-        if not _meet_in_warps(records, state, size) and not _meet_in_block(records, state, size):
+        if not _meet_in_warps(records, size) and not _meet_in_block(records, state, size):
             break
         for i in range(size):
             t = size - 1 - i if backwards else i
