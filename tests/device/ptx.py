@@ -90,7 +90,9 @@ class Kernel:
 
 
 _SHARED = re.compile(r"(?:\.visible )?\.shared \.align (\d+) \.b8 ([\w$]+)\[(\d+)\]")
-_UNUSED = re.compile(r"\.common \.global \.align 8 \.u64 _ZN08NumbaEnv\w+")  # nothing reads it, or `operand` refuses
+_UNUSED = re.compile(
+    r"\.common \.global \.align (8 \.u64 _ZN08NumbaEnv|4 \.u32 __numba_cuda_mlir)\w+"
+)  # nothing reads it, or `operand` refuses
 _HEADER = re.compile(r"\.version [\d.]+\s+\.target (\w+)\s+\.address_size 64\s+(?=\.)")
 _ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\s*\(([^)]*)\)\s*(?:\.maxntid \d+(?:, \d+)*\s*)?(?=\{)")
 _PARAMETER = re.compile(r"\.param \.(\w+)(?: \.ptr(?: \.global)? \.align \d+)? ([\w$]+)")
