@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastmask import buffers, validate
-from fastmask.arrays import as_kind_of, to_host
+from fastmask.arrays import as_kind_of, refuse_out, to_host
 from fastmask.batch import CompactTargets, MaskedBatch
 from fastmask.call import Arguments, Outputs
 from fastmask.dispatch import host_kernels
-from fastmask.outputs import GivenOutputs, fresh_outputs, fresh_slots, listed, parts_of
+from fastmask.outputs import GivenOutputs, fresh_dtypes, fresh_outputs, fresh_slots, listed, parts_of
 from fastmask.plan import Plan
 from fastmask.threads import parallel_region, plan_ranges
 from fastmask.thresholds import ALWAYS
@@ -36,8 +37,9 @@ def mask(
     call = validate.host_call(plan, ids, kernels.real_runs, arguments)
     given = None
     if out is None:
-        outputs = fresh_outputs(ids.size, call.rows, output_dtype(masker, ids.dtype), masker.label_dtype, names)
+        outputs = fresh_outputs(ids.size, call.rows, *fresh_dtypes(masker, input_ids, ids.dtype), names)
     else:
+        refuse_out(input_ids)
         given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
         call.in_place = given.in_place and ids.flags.c_contiguous
@@ -48,25 +50,18 @@ def mask(
         raise validate.id_error(ids, plan.size)
     if given is not None:
         given.fill(outputs)
-    batch = _as_given(input_ids, out, ids.shape, outputs, backend)
+    batch = _batch_of(out, ids.shape, outputs, backend)
     if "compact" in names:
-        targets = compact_targets(kernels, plan, outputs, max_predictions)
-        batch.compact = CompactTargets(*(as_kind_of(input_ids, x) for x in targets))
+        batch.compact = compact_targets(kernels, plan, outputs, max_predictions)
     if "rates" in names:
-        rates, weights = rates_and_weights(call.thresholds)
-        batch.rates, batch.weights = as_kind_of(input_ids, rates), as_kind_of(input_ids, weights)
-    return batch
+        batch.rates, batch.weights = rates_and_weights(call.thresholds)
+    return batch if type(input_ids) is np.ndarray else batch.mapped(partial(as_kind_of, input_ids))
 
 
 def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
     """T / 2^24, exact, and 2^24 / T, a division in float64; both then float32."""
     rates, weights = thresholds / np.float64(ALWAYS), np.float64(ALWAYS) / thresholds
     return rates.astype(np.float32), weights.astype(np.float32)
-
-
-def output_dtype(masker: Masker, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of the corrupted ids that a masker makes of ids of a dtype."""
-    return masker.id_dtype or validate.output_dtype(dtype)
 
 
 def compact_targets(kernels: Any, plan: Plan, outputs: Outputs, max_predictions: int | None) -> CompactTargets:
@@ -89,15 +84,11 @@ def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any
         return operation(*arguments, ranges if entered else 1)
 
 
-def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
-    """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
+def _batch_of(out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
+    """The outputs in the shape that came in, or the very arrays that were given as `out`."""
     ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
     decisions = None if done.decisions is None else done.decisions.reshape(shape)
-    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
-    if type(input_ids) is not np.ndarray:
-        for name in ("input_ids", "labels", "decisions", "num_masked"):
-            setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))
-    return batch
+    return MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
 
 
 def apply_supplied(

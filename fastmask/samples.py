@@ -12,7 +12,7 @@ from fastmask import host, validate
 from fastmask.batch import CompactTargets
 from fastmask.call import Arguments, Call, Outputs
 from fastmask.dispatch import choose, host_kernels
-from fastmask.outputs import NOTHING, check_returns, checked_returns, fresh_outputs
+from fastmask.outputs import NOTHING, check_returns, checked_returns, fresh_dtypes, fresh_outputs
 from fastmask.ragged import INTEGERS, WHOLE, WORDS, place, ragged
 from fastmask.vocab import integer
 
@@ -96,8 +96,8 @@ class Samples:
             self.call.thresholds = self.kernels.sample_rates(self._masker.plan, self.call)
 
     def _fresh(self, cells: int) -> Outputs:
-        dtype = host.output_dtype(self._masker, self._ids.dtype)
-        return fresh_outputs(cells, self.call.rows, dtype, self._masker.label_dtype, self._names)
+        dtypes = fresh_dtypes(self._masker, self._ids, self._ids.dtype)
+        return fresh_outputs(cells, self.call.rows, *dtypes, self._names)
 
     def masked(self, call: Call | None = None) -> Outputs:
         """The samples, masked, side by side. ValueError where an id is out of range."""

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,20 @@ def _default_threads() -> Iterator[None]:
     threads._chosen = None
 
 
+@pytest.fixture(scope="session")
+def device_code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The PTX of the CUDA kernels, a `DeviceCode`; shared by the workers of pytest-xdist."""
+    from device.code import DeviceCode, skip_without_compiler
+
+    skip_without_compiler()
+    shared = hasattr(request.config, "workerinput")
+    base = tmp_path_factory.getbasetemp()
+    code = DeviceCode((base.parent if shared else base) / "device-code")
+    yield code
+    code.close(wait=shared)
+
+
 # Once the environment is set: the fixtures of the tests that start processes.
 from support_cache import small_cache, warm_cache  # noqa: E402, F401
+from support_devices import agree, agree_at_length, agree_everywhere  # noqa: E402, F401
 from support_processes import costly_layer, layer, script, wanted  # noqa: E402, F401

@@ -77,6 +77,7 @@ def small_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cuda_launch, "THREADS", 8)
     monkeypatch.setattr(cuda_launch, "WIDTHS", (2, 4))
     monkeypatch.setattr(cuda_launch, "MAX_BLOCKS", 2)
+    monkeypatch.setattr(cuda_launch, "MIN_BLOCKS", 1)
     if cuda_launch.SIMULATED:
         simulator = importlib.import_module("numba.cuda.simulator.kernelapi")
         monkeypatch.setattr(simulator.FakeCUDAShared, "array", _shared_array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from support import OVERFLOW as OVERFLOW
 from support import assert_same, poisoned, small_launches
+from support_devices import FIRST, SECOND, TWINS, device_of, slow
 
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
@@ -32,10 +34,14 @@ POISONS = (-7, 0x55)
 OFFSETS = np.array([0, 1, 2, 3, 4, 7, (1 << 34) - 64], np.uint64)
 
 
-@pytest.fixture(autouse=True)
-def tiny_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Small launches for every test."""
-    with small_launches(monkeypatch):
+SIMULATOR = "simulator"
+
+
+@pytest.fixture(autouse=True, params=[SIMULATOR, FIRST, *slow(SECOND, *TWINS)])
+def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small launches for every test, in the simulator and on chips."""
+    on_chip = nullcontext() if request.param == SIMULATOR else device_of(request.param, request)
+    with small_launches(monkeypatch), on_chip:
         yield
 
 

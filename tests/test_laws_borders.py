@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from plain_laws import VOCAB
 from support import same
-from support_laws import Batch, agree, packed
+from support_devices import Agree
+from support_laws import Batch, packed
 
 import fastmask as fm
 from fastmask.kernels import reference
@@ -36,7 +37,9 @@ def words_of(length: int, sample: int) -> Any:
     ("sample", "rank", "first", "second"),
     [(1, 5000, 51667, 93280), (13, 97131, 89494, 102464), (29, 20996, 36608, 111216), (71, 31301, 79232, 91877)],
 )
-def test_among_equal_words_the_earlier_position_is_taken(sample: int, rank: int, first: int, second: int) -> None:
+def test_among_equal_words_the_earlier_position_is_taken(
+    sample: int, rank: int, first: int, second: int, agree_at_length: Agree
+) -> None:
     """So many units lie before two of equal words, and some cuts go between these two."""
     ranked = words_of(LONG, sample)
     assert ranked[first] == ranked[second]
@@ -51,7 +54,7 @@ def test_among_equal_words_the_earlier_position_is_taken(sample: int, rank: int,
     }
     for name, law in laws.items():
         words = np.arange(LONG) if "words" in name else None
-        batch = agree(fm.Masker(VOCAB, law, seed=SEED), row_of(LONG, sample, words), EPOCH)
+        batch = agree_at_length(fm.Masker(VOCAB, law, seed=SEED), row_of(LONG, sample, words), EPOCH)
         chosen = batch.labels != -100
         assert chosen.sum() == rank + 1
         assert chosen[first]
@@ -59,7 +62,7 @@ def test_among_equal_words_the_earlier_position_is_taken(sample: int, rank: int,
 
 
 @pytest.mark.parametrize("least", [0, 1, 40])
-def test_a_draw_at_a_threshold_is_not_below_it(least: int) -> None:
+def test_a_draw_at_a_threshold_is_not_below_it(least: int, agree: Agree) -> None:
     """What a minimum adds is decided by the second number, though its draw be the threshold."""
     for draw in (words_of(40, 5) >> np.uint32(8)).tolist():
         for replace in (fm.Replace(0.4, 0.4), fm.Replace(0, 0), fm.Replace(0, 1)):
@@ -70,7 +73,7 @@ def test_a_draw_at_a_threshold_is_not_below_it(least: int) -> None:
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
-def test_a_maximum_that_leaves_nothing_out_changes_nothing(unit: Any) -> None:
+def test_a_maximum_that_leaves_nothing_out_changes_nothing(unit: Any, agree: Agree) -> None:
     """And one that leaves out a unit has all tokens of the row decided by their second numbers."""
     words = np.arange(60) // 2 if unit == "word" else np.arange(60)
     for sample in range(20):
@@ -86,7 +89,7 @@ def test_a_maximum_that_leaves_nothing_out_changes_nothing(unit: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 18, 33, 64, 65, 129])
-def test_every_cut_of_a_short_row_is_where_the_reference_has_it(count: int) -> None:
+def test_every_cut_of_a_short_row_is_where_the_reference_has_it(count: int, agree: Agree) -> None:
     words = np.cumsum(np.random.default_rng(count).random(count) < 0.5)
     for k in range(0, count + 1, 1 if count < 20 else 5):
         for law in (
@@ -99,7 +102,7 @@ def test_every_cut_of_a_short_row_is_where_the_reference_has_it(count: int) -> N
 
 
 @pytest.mark.parametrize("sample", [431, 13957])
-def test_attempts_end_after_32_and_8_for_each_token_of_the_budget(sample: int) -> None:
+def test_attempts_end_after_32_and_8_for_each_token_of_the_budget(sample: int, agree: Agree) -> None:
     """One token of 3000 is left out: the last attempt, and the one that is not made any more, would tell which."""
     law = fm.Spans(2999 / 3000, fm.Fixed(1))
     agree(fm.Masker(VOCAB, law, seed=SEED), row_of(3000, sample), EPOCH)
@@ -108,7 +111,7 @@ def test_attempts_end_after_32_and_8_for_each_token_of_the_budget(sample: int) -
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 127, 128, 129, 200])
 @pytest.mark.parametrize("before", [0, 1, 63, 64, 65])
 @pytest.mark.parametrize("law", [fm.ExactCount(0.5, "word"), fm.Spans(0.4, fm.Fixed(2), "word")])
-def test_words_of_any_length_begin_anywhere_in_a_chunk(law: Law, before: int, length: int) -> None:
+def test_words_of_any_length_begin_anywhere_in_a_chunk(law: Law, before: int, length: int, agree: Agree) -> None:
     words = np.concatenate([np.arange(before), np.repeat([1000, 1001, 1002], length), np.arange(2000, 2070)])
     for sample in range(4):
         for unit in ("word", "span"):
@@ -118,12 +121,12 @@ def test_words_of_any_length_begin_anywhere_in_a_chunk(law: Law, before: int, le
 
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 127, 128, 129, 300])
 @pytest.mark.parametrize("p", [0.1, 0.6])
-def test_spans_of_any_length_begin_anywhere_in_a_chunk(length: int, p: float) -> None:
+def test_spans_of_any_length_begin_anywhere_in_a_chunk(length: int, p: float, agree: Agree) -> None:
     for sample in range(6):
         agree(fm.Masker(VOCAB, fm.Spans(p, fm.Fixed(length)), seed=SEED), row_of(520, sample), EPOCH)
 
 
-def test_rates_multiply_in_float64() -> None:
+def test_rates_multiply_in_float64(agree: Agree) -> None:
     lengths = np.arange(1, 201)
     for p in (0.15, 0.35, 0.29, np.nextafter(0.5, 0)):
         batch = Batch(packed(lengths.tolist()), np.full(lengths.sum(), 9), {}, {"rates": np.full(lengths.size, p)})

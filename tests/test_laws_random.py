@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_laws import VOCAB
 from support import BERT, SCATTERED, SMALL
-from support_laws import LAYOUTS, agree, allowed, random_batch, wordy
+from support_devices import Agree
+from support_laws import LAYOUTS, allowed, random_batch, wordy
 
 import fastmask as fm
 from fastmask.laws import Law
@@ -50,9 +51,11 @@ def replacements(draw: st.DrawFn, vocab: fm.Vocab, units: list[Any]) -> fm.Repla
     return fm.Replace(*draw(st.sampled_from(SHARES)), pool=pool, **how)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
-def test_any_law_on_any_batch_gives_the_bits_of_the_reference(data: st.DataObject) -> None:
+def test_any_law_on_any_batch_gives_the_bits_of_the_reference(data: st.DataObject, agree: Agree) -> None:
     draw = data.draw
     layout = draw(st.sampled_from(LAYOUTS))
     vocab = draw(st.sampled_from([v for v in VOCABS if layout != "pad id" or v.pad_token_id is not None]))

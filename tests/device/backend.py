@@ -1,0 +1,76 @@
+"""The library's own host code on the machine: what it launches is compiled device code, run on the host."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numba.cuda
+import pytest
+
+from device.machine import CompiledKernel
+from device.memory import memory
+from device.ptx import parse
+from fastmask.kernels import cuda_launch as launch
+
+Dtypes = tuple[str, ...]
+CodeOf = Callable[[str, str, Dtypes], str]
+
+_compiled: dict[str, CompiledKernel] = {}
+
+
+def compiled_kernel(text: str) -> CompiledKernel:
+    """The kernel of a text, compiled once; texts that differ in the chip alone are one."""
+    text = re.sub(r"^\.target \w+", ".target any", text, flags=re.MULTILINE)
+    if text not in _compiled:
+        _compiled[text] = CompiledKernel(parse(text))
+    return _compiled[text]
+
+
+class Device:
+    """A chip that is not there.
+
+    Args:
+        architecture: whose code runs, such as sm_90.
+        code_of: the PTX of a kernel by (architecture, name, dtypes).
+        backwards: whether the last thread of a block comes first.
+    """
+
+    def __init__(self, architecture: str, code_of: CodeOf, backwards: bool = False) -> None:
+        self.architecture, self._code_of, self.backwards = architecture, code_of, backwards
+        self.launched: list[tuple[str, Dtypes]] = []
+
+    def kernel(self, kernel: launch.Kernel, dtypes: Dtypes) -> _Launchable:
+        """What stands for a kernel that Numba has compiled for these dtypes."""
+        name = kernel.function.__name__
+        return _Launchable(self, name, dtypes, compiled_kernel(self._code_of(self.architecture, name, dtypes)))
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Until the patch is undone, `numba.cuda` has this device's memory, and kernels are launched on it."""
+        device = memory()
+        patch.setattr(launch, "SIMULATED", False)
+        patch.setattr(launch, "_NOWHERE", 0)
+        patch.setattr(launch, "_flags", {})
+        patch.setattr(launch, "_tables", weakref.WeakKeyDictionary())
+        patch.setattr(launch.Kernel, "_kernel", lambda kernel, dtypes: self.kernel(kernel, dtypes))
+        patch.setattr(numba.cuda, "to_device", device.to_device)
+        patch.setattr(numba.cuda, "device_array", device.empty)
+        patch.setattr(numba.cuda, "default_stream", numba.cuda.stream, raising=False)
+
+
+class _Launchable:
+    """`kernel[grid, block, stream](*arguments)`, as Numba has it."""
+
+    def __init__(self, device: Device, name: str, dtypes: Dtypes, kernel: CompiledKernel) -> None:
+        self._device, self._which, self._kernel = device, (name, dtypes), kernel
+
+    def __getitem__(self, configuration: tuple[int, int, Any]) -> Callable[..., None]:
+        grid, block, _ = configuration
+
+        def launch_now(*arguments: Any) -> None:
+            self._device.launched.append(self._which)
+            self._kernel.launch(grid, block, arguments, backwards=self._device.backwards)
+
+        return launch_now

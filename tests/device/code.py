@@ -1,0 +1,97 @@
+"""The compiled code of the CUDA kernels, made once per run of the tests, by two processes beside it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fastmask
+from device.compiling import ARCHITECTURES, EVERY_DTYPE, file_of
+
+Dtypes = tuple[str, ...]
+
+WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
+PROGRAM = Path(__file__).with_name("compiling.py")
+LONGEST = "mask_samples"  # takes as long as all other kernels
+PATIENCE = 600.0  # seconds
+
+
+def environment() -> dict[str, str]:
+    """That of a process that compiles device code of the package at hand."""
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    return kept | {"PYTHONPATH": str(Path(fastmask.__file__).parents[1])}
+
+
+def skip_without_compiler() -> None:
+    for wheel in WHEELS:
+        try:
+            importlib.metadata.version(wheel)
+        except importlib.metadata.PackageNotFoundError:
+            pytest.skip(f"{wheel} is not installed: pip install 'fastmask-kernels[test]'")
+
+
+class DeviceCode:
+    """Texts of PTX by (architecture, kernel, dtypes).
+
+    Args:
+        folder: where they are kept. The first process to make the folder compiles, others wait for what they need.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from fastmask.kernels import cuda
+
+        self.kernels = {kernel.function.__name__: kernel for kernel in cuda.KERNELS}
+        self.folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            return
+        others = sorted(self.kernels.keys() - {LONGEST})
+        self._processes = [self._compile(ARCHITECTURES, *names) for names in ([LONGEST], others)]
+
+    def _compile(self, architectures: tuple[str, ...], *names: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", str(PROGRAM), str(self.folder), ",".join(architectures), *names]
+        with (self.folder / f"{names[0]}.log").open("wb") as log:
+            return subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+
+    def text(self, architecture: str, name: str, dtypes: Dtypes) -> str:
+        """The code of a kernel, once it is there. A skip where no run of the ordinary tests compiles it."""
+        if (architecture, name, dtypes) not in self.planned():
+            pytest.skip(f"{name} for {', '.join(dtypes)} is compiled for {EVERY_DTYPE} alone")
+        file = file_of(self.folder, architecture, name, dtypes)
+        deadline = time.monotonic() + PATIENCE
+        while not file.exists():
+            failed = [process for process in self._processes if process.poll()]
+            if failed or time.monotonic() > deadline:
+                logs = "\n".join(log.read_text()[-4000:] for log in self.folder.glob("*.log"))
+                pytest.fail(f"{file.name} was not compiled:\n{logs}")
+            time.sleep(0.05)
+        return file.read_text()
+
+    def planned(self) -> list[tuple[str, str, Dtypes]]:
+        """All that is compiled: every kernel for every architecture, and for one of them with all dtypes."""
+        return [
+            (architecture, name, dtypes)
+            for architecture in ARCHITECTURES
+            for name, kernel in self.kernels.items()
+            for dtypes in dict.fromkeys(kernel.variants)
+            if architecture == EVERY_DTYPE or dtypes == kernel.variants[-1]
+        ]
+
+    def everything(self) -> dict[tuple[str, str, Dtypes], str]:
+        """All texts, once they are there."""
+        return {which: self.text(*which) for which in self.planned()}
+
+    def close(self, wait: bool) -> None:
+        """The processes of this object end, or have ended if others may wait for them."""
+        for process in self._processes:
+            if not wait:
+                process.terminate()
+            process.wait()
