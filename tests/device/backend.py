@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable
@@ -18,15 +19,17 @@ from fastmask.kernels import cuda_launch as launch
 Dtypes = tuple[str, ...]
 CodeOf = Callable[[str, str, Dtypes], str]
 
-_compiled: dict[str, CompiledKernel] = {}
 
-
+@functools.cache
 def compiled_kernel(text: str) -> CompiledKernel:
-    """The kernel of a text, compiled once; texts that differ in the chip alone are one."""
-    text = re.sub(r"^\.target \w+", ".target any", text, flags=re.MULTILINE)
-    if text not in _compiled:
-        _compiled[text] = CompiledKernel(parse(text))
-    return _compiled[text]
+    """The kernel of a text."""
+    return CompiledKernel(parse(text))
+
+
+@functools.cache
+def kernel_for_any_target(text: str) -> CompiledKernel:
+    """The same; texts that differ in the chip alone are one."""
+    return compiled_kernel(re.sub(r"^\.target \w+", ".target any", text, flags=re.MULTILINE))
 
 
 class Device:
@@ -45,7 +48,7 @@ class Device:
     def kernel(self, kernel: launch.Kernel, dtypes: Dtypes) -> _Launchable:
         """What stands for a kernel that Numba has compiled for these dtypes."""
         name = kernel.function.__name__
-        return _Launchable(self, name, dtypes, compiled_kernel(self._code_of(self.architecture, name, dtypes)))
+        return _Launchable(self, name, dtypes, kernel_for_any_target(self._code_of(self.architecture, name, dtypes)))
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Until the patch is undone, `numba.cuda` has this device's memory, and kernels are launched on it."""
