@@ -88,7 +88,7 @@ def machine(threads: int) -> list[str]:
         f"Code compiled for: {code}",
         f"Threads: {threads} at most",
         f"Python {platform.python_version()}, {versions}",
-        f"{platform.system()} {platform.release()}, fastmask at commit {_commit()}, {date.today().isoformat()}",
+        f"{platform.system()} {platform.release()}, fastmask at commit {commit()}, {date.today().isoformat()}",
     ]
 
 
@@ -98,7 +98,7 @@ def _llvm_name() -> str:
     return str(llvmlite.binding.get_host_cpu_name())
 
 
-def _commit() -> str:
+def commit() -> str:
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
