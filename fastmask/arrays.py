@@ -27,13 +27,40 @@ def is_torch(x: Any) -> bool:
     return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(x).__mro__)
 
 
-def as_kind_of(like: Any, x: Any) -> Any:
-    """A NumPy array (or None) as an array of the kind of `like`, sharing its memory."""
-    if x is None or is_torch(x) or not is_torch(like):
-        return x
-    import torch
+def is_jax(x: Any) -> bool:
+    """True for an array of JAX."""
+    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib") and type(x).__name__ == "ArrayImpl"
 
-    return torch.from_numpy(x)
+
+def as_kind_of(like: Any, x: Any) -> Any:
+    """An array of NumPy (for arrays of JAX on a GPU, of CuPy) as one of the kind of `like`, sharing its memory."""
+    if type(like) is np.ndarray or is_torch(x):
+        return x
+    if is_torch(like):
+        import torch
+
+        return torch.from_numpy(x)
+    if is_jax(like):
+        import jax
+
+        return jax.dlpack.from_dlpack(x)
+    return x
+
+
+def known_dtype(like: Any, dtype: Any) -> np.dtype[Any]:
+    """The dtype as the framework of `like` has it: JAX has no 64 bits unless it is told to (jax_enable_x64)."""
+    if type(like) is not np.ndarray and is_jax(like):
+        import jax
+
+        dtype = jax.dtypes.canonicalize_dtype(dtype)
+    known: np.dtype[Any] = np.dtype(dtype)
+    return known
+
+
+def refuse_out(like: Any) -> None:
+    """TypeError for arrays of JAX: what is given as `out` with them would be immutable."""
+    if is_jax(like):
+        raise TypeError("out cannot be given with arrays of JAX, which are immutable")
 
 
 def _is_simulated(x: Any) -> bool:

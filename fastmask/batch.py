@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -57,6 +58,16 @@ class MaskedBatch:
         """
         if self._flags is not None:
             self._flags.check()
+        return self
+
+    def mapped(self, function: Callable[[Any], Any]) -> MaskedBatch:
+        """The batch itself, each of its arrays replaced by what the function makes of it."""
+        for name in ("input_ids", "labels", "decisions", "num_masked", "rates", "weights"):
+            if (array := getattr(self, name)) is not None:
+                setattr(self, name, function(array))
+        if self.compact is not None:
+            positions, ids, weights, _ = self.compact
+            self.compact = CompactTargets(function(positions), function(ids), function(weights), self.num_masked)
         return self
 
     def shares(self) -> dict[str, float]:

@@ -45,6 +45,9 @@ class Call:
     row_length: int  # of a packed batch: that of the longest row, or more
     epoch: int
     sample_ids: Array | None = None  # (rows,) uint64; None: the id is computed from the content
+    first_sample: int | None = None  # on a GPU in place of sample_ids: that of row 0, from which the others count up
+    first_sample_at: Array | None = None  # likewise, (1,) int64 in device memory, read when kernels run
+    epoch_at: Array | None = None  # likewise in place of epoch
     starts: Array | None = None  # (rows,) int64; with lengths None: the pad id's runs at both ends are padding
     lengths: Array | None = None  # (rows,) int64; alone: rows start at column 0
     boundaries: Array | None = None  # (rows + 1,) int64, from 0 to the number of cells; starts and lengths are None

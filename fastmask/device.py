@@ -6,19 +6,19 @@ What only the device can see is left to flags that `MaskedBatch.check` reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastmask import validate
-from fastmask.arrays import kind_of
+from fastmask.arrays import kind_of, refuse_out
 from fastmask.batch import CompactTargets, MaskedBatch
 from fastmask.call import Arguments, Call, Compact, Outputs
 from fastmask.kernels import cuda as kernels
 from fastmask.memory import dtype_of, memory_of, overlap, read_dtype, span_of
-from fastmask.outputs import parts_of, refuse_narrow_labels
+from fastmask.outputs import fresh_dtypes, parts_of, refuse_narrow_labels
 from fastmask.validate_samples import (
     check_law,
     check_offset,
@@ -33,34 +33,36 @@ if TYPE_CHECKING:
 # What is copied to the device; whole arrays are not moved unasked.
 NUMBERS = (int, float, list, tuple, range, np.generic)
 
+OF_SCALARS = ("epoch must be in [0, 2^24), but is not", "sample_ids must be in [0, 2^63), but the first is not")
+
 
 class Flags:
     """What the kernels of a call may have complained of."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
-        self._flags: list[tuple[str, Any]] = []
+        self._flags: list[tuple[tuple[str, ...], Any]] = []
 
-    def add(self, message: str, flag: Any) -> None:
-        """The message is that of the error where the flag is set."""
-        self._flags.append((message, flag))
+    def add(self, message: str, flag: Any, further: Sequence[str] = ()) -> None:
+        """The message is that of the error where the flag is 1, a further one where it is 2 or more."""
+        self._flags.append(((message, *further), flag))
 
     def check(self) -> None:
         """Waits for the kernels. ValueError where one of them has complained."""
-        for message, flag in self._flags:
-            if kernels.is_set(flag, self._stream):
-                raise ValueError(message)
+        for messages, flag in self._flags:
+            if (said := kernels.read_flag(flag, self._stream)) != 0:
+                raise ValueError(messages[said - 1])
 
 
 class DeviceCall:
     """A public call on device arrays, with the flags that its kernels may set."""
 
-    def __init__(self, masker: Masker, input_ids: Any) -> None:
-        self.masker, self.plan = masker, masker.plan
+    def __init__(self, masker: Masker, input_ids: Any, stream: Any = None) -> None:
+        self.masker, self.plan, self.input_ids = masker, masker.plan, input_ids
         self.shape = tuple(map(int, input_ids.shape))
         self.rows, self.row_length = validate.ids_shape(self.shape)
         self.dtype = dtype_of("input_ids", input_ids)
-        self.memory = memory_of("input_ids", input_ids)
+        self.memory = memory_of("input_ids", input_ids, stream)
         self.flags = Flags(self.memory.stream)
 
     def allocate(self, size: int, dtype: Any) -> Any:
@@ -71,10 +73,14 @@ class DeviceCall:
         """The Call; what the host can check is checked."""
         check_law(self.plan, given)
         boundaries = None if given.cu_seqlens is None else self._boundaries(given.cu_seqlens)
-        call = Call(self._ids(input_ids), self.rows, self.row_length, validate.checked_epoch(given.epoch))
+        call = Call(self._ids(input_ids), self.rows, self.row_length, epoch=0)
         call.boundaries = boundaries
+        if kind_of(given.epoch) == "cuda":
+            call.epoch_at = self._scalar("epoch", given.epoch)
+        else:
+            call.epoch = validate.checked_epoch(given.epoch)
         if given.sample_ids is not None:
-            call.sample_ids = self._sample_ids(given.sample_ids)
+            self._name_samples(call, given.sample_ids)
         if given.lengths is not None:
             call.lengths = self._lengths(given.lengths)
         if given.attention_mask is not None:
@@ -89,7 +95,7 @@ class DeviceCall:
             call.word_ids = self._word_ids(given.word_ids)
         if given.stratify is not None:
             strata, call.step = checked_strata(given.stratify, self.rows)
-            call.strata = self.memory.upload(strata)
+            call.strata = self._copied("stratify", strata)
         call.offsets = self._offsets(given.position_offset, given.lengths)
         if call.offsets is not None:
             check_offset(self.plan)
@@ -102,7 +108,7 @@ class DeviceCall:
                 self.memory.require("cu_seqlens", x)
             values = checked_boundaries(x, self.shape)
             self.rows, self.row_length = values.size - 1, int(np.diff(values).max(initial=0))
-            return self.memory.upload(values)
+            return self._copied("cu_seqlens", values)
         if len(self.shape) != 1:
             raise ValueError(f"cu_seqlens go with input_ids of 1 dimension, got shape {self.shape}")
         if len(x.shape) != 1 or x.shape[0] == 0:
@@ -136,13 +142,25 @@ class DeviceCall:
         validate.refuse_narrow(self.dtype, self.plan.size)
         return self.memory.readable("input_ids", x).view(read_as)
 
-    def _sample_ids(self, x: Any) -> Any:
+    def _name_samples(self, call: Call, x: Any) -> None:
+        """The sample ids of the call: the first one, of the host or in device memory, or one per row."""
         if kind_of(x) != "cuda":
-            return self._upload("sample_ids", x, validate.checked_sample_ids, self.rows)
-        if dtype_of("sample_ids", x) == np.uint64:
+            if validate.is_single(x):
+                call.first_sample = validate.checked_first_sample(x, self.rows)
+            else:
+                call.sample_ids = self._upload("sample_ids", x, validate.checked_sample_ids, self.rows)
+        elif len(x.shape) == 0:
+            call.first_sample_at = self._scalar("sample_ids", x)
+        elif dtype_of("sample_ids", x) == np.uint64:
             self.memory.require("sample_ids", x, (self.rows,))
-            return self.memory.readable("sample_ids", x)
-        return self._integers("sample_ids", x, (1 << 63) - 1).view(np.dtype(np.uint64))
+            call.sample_ids = self.memory.readable("sample_ids", x)
+        else:
+            call.sample_ids = self._integers("sample_ids", x, (1 << 63) - 1).view(np.dtype(np.uint64))
+
+    def _scalar(self, name: str, x: Any) -> Any:
+        """An int64 that kernels read when they run, (1,)."""
+        self.memory.require(name, x, () if len(x.shape) == 0 else (1,), np.int64)
+        return self.memory.readable(name, x)
 
     def _lengths(self, x: Any) -> Any:
         if kind_of(x) != "cuda":
@@ -196,14 +214,21 @@ class DeviceCall:
         if not isinstance(x, NUMBERS):
             self.memory.require(name, x)
         values = check(x, *arguments)
-        return None if values is None else self.memory.upload(values)
+        return None if values is None else self._copied(name, values)
+
+    def _copied(self, name: str, values: Any) -> Any:
+        """A copy on the device. RuntimeError while a graph is captured: a replay would read memory that is gone."""
+        if self.memory.is_capturing():
+            raise RuntimeError(f"{name} must be in device memory while a graph is captured, not numbers of the host")
+        return self.memory.upload(values)
 
     def outputs(self, out: Any, names: frozenset[str]) -> Outputs:
         """The arrays that the caller gets, of the caller's framework: `out` where given, else new ones."""
         if out is None:
-            dtype = self.masker.id_dtype or validate.output_dtype(self.dtype)
-            ids, labels = (self.memory.empty(self.shape, d) for d in (dtype, self.masker.label_dtype))
+            dtypes = fresh_dtypes(self.masker, self.input_ids, self.dtype)
+            ids, labels = (self.memory.empty(self.shape, dtype) for dtype in dtypes)
         else:
+            refuse_out(self.input_ids)
             ids, labels = self._checked(out)
         compact = "compact" in names  # made from both
         decisions = self.memory.empty(self.shape, np.uint8) if compact or "decisions" in names else None
@@ -258,26 +283,27 @@ def mask(
     out: Any,
     names: frozenset[str],
     max_predictions: int | None = None,
+    stream: Any = None,
 ) -> MaskedBatch:
-    """The masked batch, queued on the caller's stream; nothing waits for the device."""
-    given = DeviceCall(masker, input_ids)
+    """The masked batch, queued on the given stream or the framework's current one; nothing waits for the device."""
+    given = DeviceCall(masker, input_ids, stream)
     call = given.call(input_ids, arguments)
     done = given.outputs(out, names)
     target = given.target(call, done)
-    stream = given.memory.stream
+    queued = given.memory.stream
     batch = MaskedBatch(
         done.input_ids, done.labels, done.decisions, done.num_masked, backend="cuda", _flags=given.flags
     )
     if "rates" in names:
-        call.thresholds = kernels.sample_rates(given.plan, call, stream, given.allocate)
+        call.thresholds = kernels.sample_rates(given.plan, call, queued, given.allocate)
         batch.rates, batch.weights = (given.memory.empty((given.rows,), np.float32) for _ in range(2))
         rates, weights = (given.memory.flat("rates", x) for x in (batch.rates, batch.weights))
-        kernels.rates_and_weights(call.thresholds, rates, weights, stream)
-    flag = kernels.mask_batch(given.plan, call, target, stream, given.allocate)
-    given.flags.add(f"input_ids must be in [0, {given.plan.size}), but an id is not", flag)
+        kernels.rates_and_weights(call.thresholds, rates, weights, queued)
+    flag = kernels.mask_batch(given.plan, call, target, queued, given.allocate)
+    given.flags.add(f"input_ids must be in [0, {given.plan.size}), but an id is not", flag, OF_SCALARS)
     if "compact" in names:
         batch.compact = given.compact(call, target, done, max_predictions)
-    return batch
+    return batch.mapped(given.memory.returned)
 
 
 def apply_supplied(
@@ -300,7 +326,7 @@ def apply_supplied(
         flags = Flags(memory.stream)
         flags.add("replace_probs must lie in [0, 1], but one does not", flag)
         flags.check()
-    return done
+    return {name: memory.returned(x) for name, x in done.items()}
 
 
 class _Typed:

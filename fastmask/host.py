@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastmask import buffers, validate
-from fastmask.arrays import as_kind_of, to_host
+from fastmask.arrays import as_kind_of, refuse_out, to_host
 from fastmask.batch import CompactTargets, MaskedBatch
 from fastmask.call import Arguments, Compact, Outputs
 from fastmask.dispatch import host_kernels
-from fastmask.outputs import GivenOutputs, fresh_compact, fresh_outputs, parts_of
+from fastmask.outputs import GivenOutputs, fresh_compact, fresh_dtypes, fresh_outputs, parts_of
 from fastmask.threads import parallel_region, plan_ranges
 from fastmask.thresholds import ALWAYS
 
@@ -35,8 +36,9 @@ def mask(
     call = validate.host_call(plan, ids, kernels.real_runs, arguments)
     given = None
     if out is None:
-        outputs = fresh_outputs(call, masker.id_dtype or validate.output_dtype(ids.dtype), masker.label_dtype, names)
+        outputs = fresh_outputs(call, *fresh_dtypes(masker, input_ids, ids.dtype), names)
     else:
+        refuse_out(input_ids)
         given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
         call.in_place = given.in_place and ids.flags.c_contiguous
@@ -47,15 +49,14 @@ def mask(
         raise validate.id_error(ids, plan.size)
     if given is not None:
         given.fill(outputs)
-    batch = _as_given(input_ids, out, ids.shape, outputs, backend)
+    batch = _batch_of(out, ids.shape, outputs, backend)
     if "compact" in names:
         compact = fresh_compact(outputs, max_predictions)
         kernels.compact(plan, call, outputs, compact)
-        batch.compact = _compact_as_given(input_ids, compact, outputs.num_masked)
+        batch.compact = _targets_of(compact, outputs.num_masked)
     if "rates" in names:
-        rates, weights = rates_and_weights(call.thresholds)
-        batch.rates, batch.weights = as_kind_of(input_ids, rates), as_kind_of(input_ids, weights)
-    return batch
+        batch.rates, batch.weights = rates_and_weights(call.thresholds)
+    return batch if type(input_ids) is np.ndarray else batch.mapped(partial(as_kind_of, input_ids))
 
 
 def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
@@ -64,10 +65,10 @@ def rates_and_weights(thresholds: Any) -> tuple[Any, Any]:
     return rates.astype(np.float32), weights.astype(np.float32)
 
 
-def _compact_as_given(input_ids: Any, compact: Compact, counts: Any) -> CompactTargets:
+def _targets_of(compact: Compact, counts: Any) -> CompactTargets:
     shape = (-1,) if compact.width is None else (counts.size, compact.width)
-    arrays = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
-    return CompactTargets(*(as_kind_of(input_ids, x) for x in (*arrays, counts)))
+    positions, ids, weights = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
+    return CompactTargets(positions, ids, weights, counts)
 
 
 def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:
@@ -79,15 +80,11 @@ def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any
         return operation(*arguments, ranges if entered else 1)
 
 
-def _as_given(input_ids: Any, out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
-    """The outputs in the shape and of the kind that came in, or the very arrays that were given as `out`."""
+def _batch_of(out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
+    """The outputs in the shape that came in, or the very arrays that were given as `out`."""
     ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
     decisions = None if done.decisions is None else done.decisions.reshape(shape)
-    batch = MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
-    if type(input_ids) is not np.ndarray:
-        for name in ("input_ids", "labels", "decisions", "num_masked"):
-            setattr(batch, name, as_kind_of(input_ids, getattr(batch, name)))
-    return batch
+    return MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
 
 
 def apply_supplied(

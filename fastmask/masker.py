@@ -124,6 +124,7 @@ class Masker:
         position_offset: Any = 0,
         out: Any = None,
         backend: str | None = None,
+        stream: Any = None,
         returns: str | Iterable[str] = (),
         max_predictions: int | None = None,
     ) -> MaskedBatch:
@@ -132,9 +133,12 @@ class Masker:
         Args:
             input_ids: (rows, columns), or (columns,) for one sample or, with cu_seqlens, several; int64, int32, uint16
                 (and int16, uint32) in [0, size), in any layout, read-only or not. Never written unless passed as `out`.
-            epoch: 0 <= epoch < 2^24. Required, since a forgotten epoch would freeze the masks.
+            epoch: 0 <= epoch < 2^24. Required, since a forgotten epoch would freeze the masks. For arrays of a GPU it
+                may be one int64 in device memory, which kernels read when they run: a CUDA graph that is replayed goes
+                on to whatever epoch stands there.
             sample_ids: one integer in [0, 2^64) per row, or an int, the id of the first row, from which the others
                 count up. None: computed from the row's real tokens; equal samples get equal masks within an epoch.
+                An array of no dimensions is the id of the first row; in device memory it is read like the epoch.
             attention_mask: the shape of input_ids, 1 for real tokens, one run of ones per row (bool, integers, or
                 floats of 0 and 1). Reading it costs memory traffic; `lengths` does not.
             lengths: one integer in [0, columns] per row: real tokens, from column 0. With neither of them a row is real
@@ -152,6 +156,9 @@ class Masker:
             out: (input_ids, labels) to write to, int32 or int64 each; the ids may be the input itself. Where an id is
                 out of range, what it holds after the error is unspecified.
             backend: "numpy" or "cpu" for arrays in host memory, "cuda" for those of a GPU; None chooses.
+            stream: where the kernels are queued, a stream of torch, CuPy or Numba, whatever has `__cuda_stream__`, or
+                a handle; for arrays of a GPU. None: the current stream of torch or CuPy on the array's device, and
+                for other arrays the one that they name.
             returns: any of "decisions", "num_masked", "compact", and for Diffusion "rates". With "compact" come the
                 other two arrays as well.
             max_predictions: the slots per row of compact targets; None: flat. That a row has more selected tokens is
@@ -181,7 +188,9 @@ class Masker:
         if chosen == "cuda":
             from fastmask import device
 
-            return device.mask(self, input_ids, arguments, out, names, max_predictions)
+            return device.mask(self, input_ids, arguments, out, names, max_predictions, stream)
+        if stream is not None:
+            raise TypeError("stream goes with arrays in device memory")
         return host.mask(self, chosen, input_ids, arguments, out, names, max_predictions)
 
     def explain(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
-from fastmask.arrays import describe, is_torch, kind_of
+from fastmask.arrays import as_kind_of, describe, is_jax, is_torch, kind_of
 from fastmask.kernels import cuda_launch as launch
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.validate import ID_DTYPES, KERNEL_DTYPES
 
 Shape = tuple[int, ...]
@@ -92,13 +94,24 @@ class NumbaMemory:
 
     Args:
         name: what messages call the array.
-        like: the array in whose memory the call works, on the stream that it names.
+        like: the array in whose memory the call works.
+        stream: what `handle_of` knows; None: the stream that the array names.
     """
 
-    def __init__(self, name: str, like: Any) -> None:
+    def __init__(self, name: str, like: Any, stream: Any = None) -> None:
         self.name = name
         self.device_index = _device_index(like)
-        self.stream: int = getattr(like, "__cuda_array_interface__", {}).get("stream") or 0
+        named = getattr(like, "__cuda_array_interface__", {}).get("stream") or 0
+        self.stream: int = named if stream is None else handle_of(stream)
+
+    def is_capturing(self) -> bool:
+        """Whether what is queued becomes part of a CUDA graph."""
+        with launch.on_device(self, self.stream) as queue:
+            return bool(queue.stream) and launch.is_capturing(queue.stream)
+
+    def returned(self, x: Any) -> Any:
+        """What `empty` made, once it is written, as the caller's framework has it."""
+        return x
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
         """A new array of unspecified content."""
@@ -108,7 +121,7 @@ class NumbaMemory:
     def upload(self, values: Any) -> Any:
         """A copy of a small host array, flat; kernels queued afterwards find it there."""
         with launch.on_device(self, self.stream):
-            return self.flat("values", launch.to_device(values))
+            return self.flat("values", launch.to_device(values, self.device_index))
 
     def readable(self, name: str, x: Any) -> Any:
         """The flat array that kernels read for x: the same memory where it is contiguous, else a copy."""
@@ -137,67 +150,143 @@ class NumbaMemory:
 class TorchMemory(NumbaMemory):
     """Tensors of torch on a GPU."""
 
-    def __init__(self, name: str, like: Any) -> None:
+    def __init__(self, name: str, like: Any, stream: Any = None) -> None:
         import torch
 
         self._torch, self._device = torch, like.device
         self.name, self.device_index = name, like.device.index
-        self.stream = torch.cuda.current_stream(like.device).cuda_stream
+        current = torch.cuda.current_stream(like.device).cuda_stream
+        self.stream = current if stream is None else handle_of(stream)
+        # Torch hands memory out again to what its current stream does next.
+        self._other = None if self.stream == current else torch.cuda.ExternalStream(self.stream, like.device)
+
+    def _entered(self) -> Any:
+        """Within the block torch allocates for, and copies on, the stream of the call."""
+        return nullcontext() if self._other is None else self._torch.cuda.stream(self._other)
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
-        return self._torch.empty(shape, dtype=getattr(self._torch, np.dtype(dtype).name), device=self._device)
+        with self._entered():
+            return self._torch.empty(shape, dtype=getattr(self._torch, np.dtype(dtype).name), device=self._device)
 
     def upload(self, values: Any) -> Any:
         # As bytes, since torch does little with unsigned integers; pinned, since the copy would wait for the GPU.
         pinned = self._torch.from_numpy(values.view(np.uint8)).pin_memory()
-        return self.flat("values", pinned.to(self._device, non_blocking=True)).view(values.dtype)
+        with self._entered():
+            return self.flat("values", pinned.to(self._device, non_blocking=True)).view(values.dtype)
 
     def readable(self, name: str, x: Any) -> Any:
-        return self.flat(name, x.detach().contiguous() if is_torch(x) else x)
+        with self._entered():
+            return self.flat(name, x.detach().contiguous() if is_torch(x) else x)
 
 
 class CupyMemory(NumbaMemory):
     """Arrays of CuPy."""
 
-    def __init__(self, name: str, like: Any) -> None:
+    def __init__(self, name: str, like: Any, stream: Any = None) -> None:
         import cupy
 
         self._cupy, self._device = cupy, like.device
         self.name, self.device_index = name, like.device.id
         with self._device:
-            self.stream = cupy.cuda.get_current_stream().ptr
+            current = cupy.cuda.get_current_stream().ptr
+        self.stream = current if stream is None else handle_of(stream)
+        self._other = None if self.stream == current else cupy.cuda.ExternalStream(self.stream, self.device_index)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Within the block CuPy allocates for, and copies on, the stream of the call."""
+        with self._device, nullcontext() if self._other is None else self._other:
+            yield
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
-        with self._device:
+        with self._entered():
             return self._cupy.empty(shape, dtype)
 
     def upload(self, values: Any) -> Any:
-        with self._device:
+        with self._entered():
             return self.flat("values", self._cupy.asarray(values))
 
     def readable(self, name: str, x: Any) -> Any:
         if isinstance(x, self._cupy.ndarray) and x.device == self._device:
-            with self._device:
+            with self._entered():
                 x = self._cupy.ascontiguousarray(x)
         return self.flat(name, x)
 
 
-def memory_of(name: str, x: Any) -> NumbaMemory:
-    """The memory that an array lives in; messages call the array by this name."""
+class JaxMemory(CupyMemory):
+    """Arrays of JAX on a GPU: CuPy looks into their memory, and JAX into what CuPy allocates, by DLPack.
+
+    Its protocol has each framework's streams wait for the other's, so that the host waits for neither.
+    """
+
+    def __init__(self, name: str, like: Any, stream: Any = None) -> None:
+        super().__init__(name, _as_cupy(like), stream)
+        self._like = like
+
+    def flat(self, name: str, x: Any) -> Any:
+        with self._entered():
+            return super().flat(name, _as_cupy(x) if is_jax(x) else x)
+
+    def readable(self, name: str, x: Any) -> Any:
+        return self.flat(name, x)
+
+    def returned(self, x: Any) -> Any:
+        with self._entered():
+            return as_kind_of(self._like, x)
+
+
+def _as_cupy(x: Any) -> Any:
+    """CuPy's view of an array of JAX."""
+    try:
+        import cupy
+    except ImportError:
+        needed = "pip install 'fastmask-kernels[cu13]' (or [cu12])"
+        raise RuntimeError(f"arrays of JAX on a GPU need CuPy, which is not here: {needed}") from None
+    return cupy.from_dlpack(x)
+
+
+def memory_of(name: str, x: Any, stream: Any = None) -> NumbaMemory:
+    """The memory that an array lives in; messages call the array by this name.
+
+    A stream given takes the place of the one that the framework, or the array, names.
+    """
     if is_torch(x):
-        return TorchMemory(name, x)
+        return TorchMemory(name, x, stream)
+    if is_jax(x):
+        return JaxMemory(name, x, stream)
     if type(x).__module__.partition(".")[0] == "cupy":
-        return CupyMemory(name, x)
-    return NumbaMemory(name, x)
+        return CupyMemory(name, x, stream)
+    return NumbaMemory(name, x, stream)
+
+
+def handle_of(stream: Any) -> int:
+    """The handle of a stream of torch, CuPy, Numba or whatever has `__cuda_stream__`; an int is one.
+
+    Raises TypeError for anything else.
+
+    >>> handle_of(77)
+    77
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    for name in ("cuda_stream", "ptr"):  # of torch, of CuPy
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    raise TypeError(f"stream must be a stream or its handle, got {stream!r}")
 
 
 def dtype_of(name: str, x: Any) -> np.dtype[Any]:
     """The NumPy dtype of an array of any framework. TypeError where NumPy has none such."""
     dtype = str(x.dtype).removeprefix("torch.")
     try:
-        return np.dtype(dtype)
+        known = np.dtype(dtype)
     except TypeError:
-        raise TypeError(f"{name} is of dtype {dtype}, which kernels do not read") from None
+        known = np.dtype("V")
+    if known.isbuiltin == 2 or known.kind == "V":  # a package may have registered further ones
+        raise TypeError(f"{name} is of dtype {dtype}, which kernels do not read")
+    return known
 
 
 def read_dtype(name: str, x: Any) -> np.dtype[Any]:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastmask import buffers
-from fastmask.arrays import to_host
+from fastmask.arrays import known_dtype, to_host
 from fastmask.batch import MaskedBatch
 from fastmask.call import Call, Compact, Outputs
 from fastmask.plan import Plan
-from fastmask.validate import OUT_DTYPES
+from fastmask.validate import OUT_DTYPES, output_dtype
 from fastmask.validate_numbers import fits
 from fastmask.vocab import integer
+
+if TYPE_CHECKING:
+    from fastmask.masker import Masker
 
 RETURNS = ("decisions", "num_masked", "compact", "rates")
 NOTHING: frozenset[str] = frozenset()
@@ -65,6 +68,16 @@ def parts_of(out: Any) -> tuple[Any, Any]:
             raise ValueError(f"out must hold input_ids and labels, got {sorted(map(str, out))}")
         return out["input_ids"], out["labels"]
     raise TypeError(f"out must be a pair (input_ids, labels), such a mapping or a batch, got {type(out).__name__}")
+
+
+def fresh_dtypes(masker: Masker, input_ids: Any, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """The dtypes of new ids and labels for ids of this dtype."""
+    ids, labels = masker.id_dtype or output_dtype(dtype), masker.label_dtype
+    if type(input_ids) is np.ndarray:
+        return ids, labels
+    known = known_dtype(input_ids, labels)
+    refuse_narrow_labels(known, masker.ignore_index, "labels")
+    return known_dtype(input_ids, ids), known
 
 
 def fresh_outputs(call: Call, id_dtype: np.dtype[Any], label_dtype: np.dtype[Any], returns: frozenset[str]) -> Outputs:
@@ -121,10 +134,10 @@ class GivenOutputs:
                 np.copyto(array, written.reshape(array.shape))
 
 
-def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int) -> None:
+def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int, name: str = "out's labels") -> None:
     """OverflowError where labels of this dtype cannot hold ignore_index."""
     if not fits(ignore_index, dtype):
-        raise OverflowError(f"out's labels are {dtype}, too narrow for ignore_index = {ignore_index}")
+        raise OverflowError(f"{name} are {dtype}, too narrow for ignore_index = {ignore_index}")
 
 
 def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:

@@ -103,19 +103,29 @@ def checked_epoch(epoch: Any) -> int:
 
 
 def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
-    """One uint64 per row; an int is the id of the first row, the others count up."""
+    """One uint64 per row; a single integer is the id of the first row, the others count up."""
     if type(sample_ids) is np.ndarray and sample_ids.dtype is UINT64 and sample_ids.shape == (rows,):
         return np.ascontiguousarray(sample_ids)
-    if isinstance(sample_ids, (int, np.integer)) and not isinstance(sample_ids, bool):
-        first = int(sample_ids)
-        if first < 0 or first + max(rows, 1) > 1 << 64:
-            raise ValueError(f"sample_ids must be in [0, 2^64), got {first} for the first of {rows} rows")
-        return np.arange(rows, dtype=np.uint64) + np.uint64(first)
+    if is_single(sample_ids):
+        return np.arange(rows, dtype=np.uint64) + np.uint64(checked_first_sample(sample_ids, rows))
     values = integers("sample_ids", sample_ids, rows)
     if values.dtype.kind == "i" and rows and (negative := values < 0).any():
         row = int(negative.argmax())
         raise ValueError(f"sample_ids must be >= 0, got {values[row]} in row {row}")
     return np.ascontiguousarray(values, np.uint64)
+
+
+def is_single(x: Any) -> bool:
+    """True for an integer, or an array of no dimensions that holds one."""
+    return (isinstance(x, int) and not isinstance(x, bool)) or getattr(x, "ndim", None) == 0
+
+
+def checked_first_sample(sample_ids: Any, rows: int) -> int:
+    """The id of the first row; those of the others, which count up, are below 2^64 like it."""
+    first = integer("sample_ids", sample_ids)
+    if first < 0 or first + max(rows, 1) > 1 << 64:
+        raise ValueError(f"sample_ids must be in [0, 2^64), got {first} for the first of {rows} rows")
+    return first
 
 
 def checked_lengths(lengths: Any, rows: int, row_length: int) -> npt.NDArray[np.int64]:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from fastmask.kernels import cuda_compact, cuda_core, cuda_rows, cuda_samples, cuda_tokens, layout
+from fastmask.kernels import cuda_compact, cuda_core, cuda_quads, cuda_rows, cuda_samples, cuda_tokens, layout
 from fastmask.kernels import cuda_launch as launch
-from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device
+from fastmask.kernels.cuda_launch import Array, Kernel, Queue, is_set, on_device, read_flag
 
 __all__ = [
     "apply_supplied",
@@ -29,21 +29,23 @@ __all__ = [
     "mask_batch",
     "rate_thresholds",
     "rates_and_weights",
+    "read_flag",
     "real_runs",
     "sample_rates",
 ]
 
 Allocate = Callable[[int, Any], Array]  # (size, dtype): a device array of unspecified content
 
-KERNELS = (*cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cuda_compact.KERNELS)
+KERNELS = (*cuda_quads.KERNELS, *cuda_tokens.KERNELS, *cuda_samples.KERNELS, *cuda_rows.KERNELS, *cuda_compact.KERNELS)
 LONGEST_ROW = (1 << 31) - 1  # positions take 32 bits
 
 
 def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Allocate = launch.device_array) -> Array:
     """A flag that is not 0 where an id is out of range; `out` holds the masked batch.
 
-    Both once the stream has come to it. The flag is a uint32 of device memory, (1,): `is_set(flag, stream)`
-    waits and looks. What `out` holds of a cell with such an id is unspecified.
+    Both once the stream has come to it. The flag is a uint32 of device memory, (1,): `read_flag(flag, stream)`
+    waits and looks. What `out` holds of a cell with such an id is unspecified. BAD_EPOCH and BAD_SAMPLE in the flag
+    say that `epoch_at` or `first_sample_at` is out of range; `out` then holds the batch of another epoch or sample.
 
     Args:
         plan: Plan, of any law.
@@ -58,7 +60,7 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
     if call.row_length > LONGEST_ROW and not plan.by_token:
         raise ValueError(f"rows have {call.row_length} cells, at most {LONGEST_ROW} are possible on a GPU")
     with on_device(call.ids, stream) as queue:
-        flag = launch.new_flag(queue.device)
+        flag = launch.new_flag(queue)
         if out.num_masked is not None and call.rows > 0:
             cuda_rows.CLEAR.launch(queue, launch.blocks_of(call.rows), [out.num_masked], [call.rows])
         if call.rows > 0 and call.ids.size > 0:
@@ -66,7 +68,7 @@ def mask_batch(plan: Any, call: Any, out: Any, stream: int = 0, allocate: Alloca
             if plan.law == "diffusion" and known.thresholds is None:
                 known.thresholds = _drawn_rates(queue, plan, known, allocate)
             if plan.by_token:
-                _launch_mask_tokens(queue, plan, known, out, flag)
+                (_launch_mask_quads if _in_quads(known, out) else _launch_mask_tokens)(queue, plan, known, out, flag)
             else:
                 _launch_mask_samples(queue, plan, known, out, flag, allocate)
         return flag
@@ -91,7 +93,7 @@ def _located(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> Any:
         scalars = [call.rows, call.row_length, plan.pad_id]
         cuda_rows.TRIM_ROWS.launch(queue, call.rows, [call.ids, starts, lengths], scalars)
     sample_ids = call.sample_ids
-    if sample_ids is None:
+    if sample_ids is None and call.first_sample is None and call.first_sample_at is None:
         sample_ids = allocate(call.rows, np.uint64)
         given = _bits(STARTS=starts, LENGTHS=lengths, BOUNDARIES=call.boundaries)
         arrays = [call.ids, starts, lengths, call.boundaries, sample_ids]
@@ -102,8 +104,9 @@ def _located(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> Any:
 def _drawn_rates(queue: Queue, plan: Any, call: Any, allocate: Allocate) -> Array:
     """The thresholds of Diffusion; the sample ids of the call are known."""
     thresholds = allocate(call.rows, np.uint32)
-    scalars = [_bits(STRATA=call.strata), call.rows, call.epoch, plan.seed, call.step, plan.least_rate]
-    arrays = [call.sample_ids, call.strata, thresholds]
+    given = _bits(STRATA=call.strata, **_named(call))
+    scalars = [given, call.rows, call.first_sample or 0, call.epoch, plan.seed, call.step, plan.least_rate]
+    arrays = [_sample_ids(call), call.epoch_at, call.strata, thresholds]
     cuda_rows.DRAW_RATES.launch(queue, launch.blocks_of(call.rows), arrays, scalars)
     return thresholds
 
@@ -118,8 +121,53 @@ def _given(call: Any, out: Any, **further: Array) -> int:
     return _bits(
         STARTS=call.starts, LENGTHS=call.lengths, BOUNDARIES=call.boundaries, OFFSETS=call.offsets,
         THRESHOLDS=call.thresholds, EXCLUDED=call.special_tokens_mask, DECISIONS=out.decisions,
-        COUNTS=out.num_masked, **further,
+        COUNTS=out.num_masked, **_named(call), **further,
     )  # fmt: skip
+
+
+def _named(call: Any) -> dict[str, Array]:
+    """What of a call's sample ids and epoch lies in device memory, by the names in `cuda_core`."""
+    return {"SAMPLE_IDS": call.sample_ids, "FIRST_SAMPLE": call.first_sample_at, "EPOCH": call.epoch_at}
+
+
+def _sample_ids(call: Any) -> Array:
+    """What kernels take as sample ids: one per row, the first one alone, or none."""
+    if call.first_sample_at is None:
+        return call.sample_ids
+    return call.first_sample_at.view(np.dtype(np.uint64))
+
+
+def _in_quads(call: Any, out: Any) -> bool:
+    """Whether four tokens at a time are 16 bytes, or twice that, which begin where 16 bytes do."""
+    whole = call.row_length % 4 == 0 and call.row_length > 4 and call.ids.size < 1 << 34
+    plain = call.boundaries is None and call.starts is None and call.offsets is None
+    same = np.dtype(call.ids.dtype) == np.dtype(out.input_ids.dtype)
+    return whole and plain and same and all(map(launch.is_aligned, (call.ids, out.input_ids, out.labels)))
+
+
+def _launch_mask_quads(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
+    """The batch is queued for a token-level law; `_in_quads` holds of it."""
+    tables = launch.tables_of(plan, queue.device)
+    quads, quads_per_row = call.ids.size // 4, call.row_length // 4
+    arrays = [
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, _sample_ids(call), call.epoch_at,
+        call.lengths, call.special_tokens_mask, call.thresholds, tables.runs, tables.pool, tables.cumulative,
+    ]  # fmt: skip
+    scalars = [
+        _given(call, out), quads, quads_per_row, -(-(1 << 64) // quads_per_row), call.first_sample or 0, call.epoch,
+        *_rules(plan, tables),
+    ]  # fmt: skip
+    cuda_quads.MASK_QUADS.launch(queue, launch.blocks_of(quads), arrays, scalars)
+
+
+def _rules(plan: Any, tables: launch.Tables) -> list[int]:
+    """The scalars of a plan that kernels over cells take, in their order."""
+    words = tables.words
+    return [
+        words[layout.SEED], words[layout.SIZE], words[layout.MASK_ID], words[layout.IGNORE_INDEX],
+        words[layout.SELECT], words[layout.MASK_SHARE], words[layout.RANDOM_SHARE], len(plan.special_runs),
+        words[layout.POOL_SIZE], words[layout.WEIGHTED], words[layout.EXCLUDE_ORIGINAL],
+    ]  # fmt: skip
 
 
 def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Array) -> None:
@@ -134,16 +182,13 @@ def _launch_mask_tokens(queue: Queue, plan: Any, call: Any, out: Any, flag: Arra
         pieces_per_row = 1 if call.offsets is None else 2  # beside those that fit into the rows before
         pieces = call.ids.size // (4 * width) + call.rows * pieces_per_row
     arrays = [
-        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
-        call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets, call.thresholds,
-        tables.runs, tables.pool, tables.cumulative,
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, _sample_ids(call),
+        call.epoch_at, call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets,
+        call.thresholds, tables.runs, tables.pool, tables.cumulative,
     ]  # fmt: skip
-    words = tables.words
     scalars = [
-        _given(call, out), call.rows, pieces, pieces_per_row, width.bit_length() - 1, call.row_length, call.epoch,
-        words[layout.SEED], words[layout.SIZE], words[layout.MASK_ID], words[layout.IGNORE_INDEX],
-        words[layout.SELECT], words[layout.MASK_SHARE], words[layout.RANDOM_SHARE], len(plan.special_runs),
-        words[layout.POOL_SIZE], words[layout.WEIGHTED], words[layout.EXCLUDE_ORIGINAL],
+        _given(call, out), call.rows, pieces, pieces_per_row, width.bit_length() - 1, call.row_length,
+        call.first_sample or 0, call.epoch, *_rules(plan, tables),
     ]  # fmt: skip
     cuda_tokens.MASK_TOKENS.launch(queue, launch.blocks_of(pieces * width), arrays, scalars)
 
@@ -162,13 +207,14 @@ def _launch_mask_samples(queue: Queue, plan: Any, call: Any, out: Any, flag: Arr
     table = plan.is_continuation if plan.needs_words and word_ids is None else None
     given = _given(call, out, RATES=call.rates, WORD_IDS=word_ids, CONTINUES=table)
     arrays = [
-        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, call.sample_ids,
-        call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets, call.thresholds,
-        call.rates, word_ids, tables.scalars, tables.runs, tables.pool, tables.cumulative, tables.length_sums,
-        tables.is_continuation, words, kinds, firsts,
+        call.ids, out.input_ids, out.labels, out.decisions, out.num_masked, flag, _sample_ids(call),
+        call.epoch_at, call.starts, call.lengths, call.boundaries, call.special_tokens_mask, call.offsets,
+        call.thresholds, call.rates, word_ids, tables.scalars, tables.runs, tables.pool, tables.cumulative,
+        tables.length_sums, tables.is_continuation, words, kinds, firsts,
     ]  # fmt: skip
     scalars = [
-        given, call.rows, call.row_length, call.epoch, plan.p, len(plan.special_runs), plan.length_sums.size, word_step
+        given, call.rows, call.row_length, call.first_sample or 0, call.epoch, plan.p, len(plan.special_runs),
+        plan.length_sums.size, word_step,
     ]  # fmt: skip
     cuda_samples.MASK_SAMPLES.launch(queue, call.rows, arrays, scalars)
 
@@ -191,7 +237,7 @@ def compact(
         allocate: likewise, for the counts of the rows.
     """
     with on_device(out.labels, stream) as queue:
-        flag = launch.new_flag(queue.device)
+        flag = launch.new_flag(queue)
         slots = int(compact.positions.size)
         given = _bits(BOUNDARIES=call.boundaries, COUNTS=out.num_masked)
         ignore_index = plan.ignore_index % (1 << 64)
@@ -229,7 +275,7 @@ def real_runs(
     bool, integers or floats, (rows * row_length,).
     """
     with on_device(attention_mask, stream) as queue:
-        flag = launch.new_flag(queue.device)
+        flag = launch.new_flag(queue)
         starts, lengths = allocate(rows, np.int64), allocate(rows, np.int64)
         if rows > 0:
             dtype = np.dtype(attention_mask.dtype)
@@ -278,7 +324,7 @@ def checked_boundaries(
     moved. `boundaries` is a device array of int32 or int64, 1-D, not empty.
     """
     with on_device(boundaries, stream) as queue:
-        flag, size = launch.new_flag(queue.device), int(boundaries.size)
+        flag, size = launch.new_flag(queue), int(boundaries.size)
         checked = allocate(size, np.int64)
         cuda_rows.CHECK_BOUNDARIES.launch(queue, 1, [boundaries, checked, flag], [size, cells])
         return checked, flag
@@ -297,7 +343,7 @@ def _each(
 ) -> tuple[Array, Array]:
     """What the kernel makes of each of the values, in a new array, and the flag that it may raise."""
     with on_device(values, stream) as queue:
-        flag = launch.new_flag(queue.device)
+        flag = launch.new_flag(queue)
         size = int(values.size)
         made = allocate(size, dtype)
         if size > 0:
@@ -321,7 +367,7 @@ def apply_supplied(
     Flag and stream are as in `mask_batch`, the rest as in `reference.apply_supplied`, in device memory.
     """
     with on_device(token_ids, stream) as queue:
-        flag = launch.new_flag(queue.device)
+        flag = launch.new_flag(queue)
         cells = token_ids.size
         arrays = [token_ids, mask_positions, replace_probs, random_tokens, masked_ids, labels, flag]
         if cells > 0:

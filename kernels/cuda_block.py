@@ -4,8 +4,8 @@ All threads of a block call these functions; `cells` is a uint64 of shared memor
 """
 
 import numpy as np
-from numba import cuda
 
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_launch import device
 
 ZERO, ONE = np.uint64(0), np.uint64(1)

@@ -1,9 +1,9 @@
 """The CUDA kernels that list the selected tokens of a masked batch: per row, or one row after another."""
 
 import numpy as np
-from numba import cuda
 
 from fastmask.kernels.cuda_block import block_sum, scan_sum
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import BOUNDARIES, COUNTS, ONE, RAISED, UNTOUCHED, WRITTEN, ZERO, cells_of_row
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 

@@ -15,14 +15,16 @@ WRITTEN = ("<i4", "<i8")  # the dtypes of outputs
 ZERO, ONE, TWO, THREE, FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 LOW, HALF = philox.LOW, philox.HALF
 ALWAYS = np.uint64(1 << 24)  # the threshold of probability 1
-RAISED = np.uint32(1)
+RAISED, BAD_EPOCH, BAD_SAMPLE = np.uint32(1), np.uint32(2), np.uint32(3)  # what a flag says
 UNTOUCHED, MASKED = np.uint8(fate.UNTOUCHED), np.uint8(fate.MASKED)
 RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
 
 # The arrays that a call may leave out, as bits of the kernels' argument `given`.
 (
     STARTS, LENGTHS, OFFSETS, THRESHOLDS, EXCLUDED, DECISIONS, COUNTS, BOUNDARIES, RATES, STRATA, WORD_IDS, CONTINUES,
-) = (np.uint64(1 << bit) for bit in range(12))  # fmt: skip
+    SAMPLE_IDS, FIRST_SAMPLE, EPOCH,
+) = (np.uint64(1 << bit) for bit in range(15))  # fmt: skip
+LAST_EPOCH, SIGN_BIT = np.uint64((1 << 24) - 1), np.uint64(63)
 
 philox_block = device(philox.philox)
 draw_of = device(fate.draw_of)
@@ -42,6 +44,35 @@ def is_special(token, runs, run_count):
         found |= token - np.uint64(runs[run * TWO]) < np.uint64(runs[run * TWO + ONE])
         run += ONE
     return found
+
+
+@device
+def decision_of(draw, t_mask, t_random):
+    """What becomes of a candidate whose draw selects it."""
+    return MASKED if draw < t_mask else RANDOM if draw < t_random else KEPT
+
+
+@device
+def sample_of(sample_ids, given, row, first_sample):
+    """The id of a row's sample: its own, or as many after the first as there are rows before."""
+    if given & SAMPLE_IDS:
+        return np.uint64(sample_ids[row])
+    return row + (np.uint64(sample_ids[ZERO]) if given & FIRST_SAMPLE else first_sample)
+
+
+@device
+def epoch_of(epoch_at, given, epoch):
+    """The epoch, perhaps of device memory; what is out of range there becomes some other epoch."""
+    return np.uint64(epoch_at[ZERO]) & LAST_EPOCH if given & EPOCH else epoch
+
+
+@device
+def check_scalars(epoch_at, sample_ids, given, flag):
+    """The flag is raised by an epoch, or a first sample id, of device memory that is out of range."""
+    if given & EPOCH and np.uint64(epoch_at[ZERO]) > LAST_EPOCH:
+        flag[ZERO] = BAD_EPOCH
+    if given & FIRST_SAMPLE and np.uint64(sample_ids[ZERO]) >> SIGN_BIT != ZERO:
+        flag[ZERO] = BAD_SAMPLE
 
 
 @device

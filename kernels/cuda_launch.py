@@ -5,6 +5,7 @@ In the simulator (NUMBA_ENABLE_CUDASIM=1) the same kernels run with arrays where
 
 from __future__ import annotations
 
+import collections
 import functools
 import threading
 import weakref
@@ -12,19 +13,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba import cuda
+
+from fastmask.kernels.cuda_compiler import SIMULATED as SIMULATED
+from fastmask.kernels.cuda_compiler import create_stream, cuda
+from fastmask.kernels.cuda_compiler import is_capturing as is_capturing
 
 Array = Any  # of the device: whatever has __cuda_array_interface__; in the simulator a FakeCUDAArray
 
-SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 MAX_THREADS = 128  # per block: kernels share memory for so many
 THREADS = 128  # per block: a power of two, a multiple of each width
 WIDTHS = (8, 16, 32)  # threads that may share a piece of a row
 MAX_BLOCKS = 8192  # further work is taken in strides of the grid
 MIN_BLOCKS = 128  # Numba warns of any grid below this; blocks without work end at once
-FLAGS = 1024  # flag words per allocation
+FLAGS = 1024  # flag words per allocation, of which half are a reserve
 
 _lock = threading.Lock()
 device = cuda.jit(device=True)
@@ -162,6 +164,11 @@ def _place(array: Array) -> tuple[Any, str]:
     return interface["data"][0], interface["typestr"].replace("|b1", "|u1")
 
 
+def is_aligned(array: Array) -> bool:
+    """Whether an array begins where 16 bytes do, as far as that matters."""
+    return SIMULATED or _place(array)[0] % 16 == 0
+
+
 class Tables(NamedTuple):
     """A plan in device memory: its scalars as Python ints, its tables as device arrays."""
 
@@ -185,16 +192,22 @@ def tables_of(plan: Any, device: int) -> Tables:
             runs, words = plan.special_runs.reshape(-1), plan.is_continuation if plan.needs_words else None
             continues = np.zeros(1, np.uint8) if words is None else words
             tables = (plan.words, runs, plan.pool, plan.cumulative, plan.length_sums, continues)
-            known[device] = Tables(plan.words.tolist(), *map(to_device, tables))
+            known[device] = Tables(plan.words.tolist(), *(to_device(table, device) for table in tables))
         return known[device]
 
 
-def to_device(table: np.ndarray[Any, Any]) -> Array:
+def to_device(table: np.ndarray[Any, Any], device: int) -> Array:
     """A copy of the table on the current device that every stream may read at once; never of size 0."""
-    copy = cuda.to_device(table if table.size else np.zeros(1, table.dtype))
-    if not SIMULATED:
-        cuda.default_stream().synchronize()
+    stream = _copies(device)
+    copy = cuda.to_device(table if table.size else np.zeros(1, table.dtype), stream=stream)
+    stream.synchronize()
     return copy
+
+
+@functools.cache
+def _copies(device: int) -> Any:
+    """A stream of the current device for such copies: to wait for them is to wait for nothing else."""
+    return create_stream()
 
 
 def device_array(size: int, dtype: Any) -> Array:
@@ -202,65 +215,33 @@ def device_array(size: int, dtype: Any) -> Array:
     return cuda.device_array(size, dtype)
 
 
-_flags: dict[int, Iterator[Array]] = {}
+_flags: dict[int, collections.deque[tuple[Array, int]]] = {}
 
 
-def new_flag(device: int) -> Array:
-    """A uint32 of the current device's memory that holds 0, (1,).
+def new_flag(queue: Queue) -> Array:
+    """A uint32 of the queue's device that holds 0, (1,).
 
-    It costs no launch: the words of one allocation are cleared together, and each is given out once.
+    It costs no launch: the words of one allocation are cleared together, and each is given out once. While a graph is
+    captured nothing is allocated as long as the reserve lasts.
     """
     with _lock:
-        flag = next(_flags.get(device, iter(())), None)
-        if flag is None:
-            words = to_device(np.zeros(FLAGS, np.uint32))
-            _flags[device] = (words[i : i + 1] for i in range(FLAGS))
-            flag = next(_flags[device])
-        return flag
+        words = _flags.setdefault(queue.device, collections.deque())
+        if len(words) <= FLAGS // 2 and not (words and queue.stream and is_capturing(queue.stream)):
+            page = to_device(np.zeros(FLAGS, np.uint32), queue.device)
+            words.extend((page, place) for place in range(FLAGS))
+        page, place = words.popleft()
+        return page[place : place + 1]
 
 
-def is_set(flag: Array, stream: int = 0) -> bool:
-    """Whether the flag has been set by what was queued on the stream before; waits for that."""
+def read_flag(flag: Array, stream: int = 0) -> int:
+    """What the flag holds once all that was queued on the stream before is done; waits for that."""
     with on_device(flag, stream) as queue:
         value = flag.copy_to_host(stream=queue.stream)
         if queue.stream:
             queue.stream.synchronize()
-        return bool(value[0])
+        return int(value[0])
 
 
-if SIMULATED:
-
-    @device
-    def add(counts, index, value):
-        """counts[index] += value, atomically."""
-        cuda.atomic.add(counts, index, value)
-
-else:
-    from numba.cuda.extending import intrinsic
-
-    @intrinsic
-    def add(typing_context, counts, index, value):
-        """counts[index] += value, atomically; numba.cuda.atomic takes no raw pointers."""
-
-        def generate(context, builder, signature, arguments):
-            pointer, index, value = arguments
-            builder.atomic_rmw("add", builder.gep(pointer, [index]), value, "monotonic")
-            return context.get_dummy_value()
-
-        return cuda.types.void(counts, index, counts.dtype), generate
-
-
-if SIMULATED:
-
-    @device
-    def rounded_share(p, n):
-        """floor(p * n + 0.5) in float64, with two roundings; n: uint64."""
-        return np.uint64(p * np.float64(n) + 0.5)
-
-else:
-    from numba.cuda import libdevice
-
-    @device
-    def rounded_share(p, n):
-        """floor(p * n + 0.5) in float64; two roundings, since the product and the sum are not contracted to an FMA."""
-        return np.uint64(libdevice.dadd_rn(libdevice.dmul_rn(p, np.float64(n)), 0.5))
+def is_set(flag: Array, stream: int = 0) -> bool:
+    """Whether the flag has been raised; waits as `read_flag`."""
+    return read_flag(flag, stream) != 0

@@ -9,15 +9,14 @@ already are passed over.
 """
 
 import numpy as np
-from numba import cuda
 
 from fastmask.kernels.cuda_block import block_largest, block_sum, larger, smaller
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import HALF, LOW, ONE, TWO, ZERO
 from fastmask.kernels.cuda_launch import device
 from fastmask.kernels.cuda_units import CANDIDATE, OPEN, SELECTED, UNIT, begins_unit
 
 EVERY_KEY = np.uint64(1 << 32)  # above all words
-NONE = np.uint64((1 << 64) - 1)
 
 
 @device
@@ -82,7 +81,7 @@ def _find_key(row, goal, part, everything, by_word):
 
 @device
 def _next_unit(row, key, limit, by_word):
-    """(word << 32) | position of the first unit behind a cut; NONE where there is none."""
+    """(word << 32) | position of the first unit behind a cut; all bits where there is none."""
     _, kinds, _, cells, origin, length = row
     best, position = ZERO, np.uint64(cuda.threadIdx.x)
     while position < length:
@@ -90,9 +89,9 @@ def _next_unit(row, key, limit, by_word):
         if kind & OPEN == CANDIDATE and begins_unit(kind, by_word):
             word = _key_of(row, position, by_word)
             if word > key or (word == key and position >= limit):
-                best = larger(best, NONE ^ (word << HALF | position))
+                best = larger(best, ~(word << HALF | position))
         position += np.uint64(cuda.blockDim.x)
-    return NONE ^ block_largest(best, cells)
+    return ~block_largest(best, cells)
 
 
 @device
@@ -131,7 +130,7 @@ def take_prefix(row, below, least, most, units_wanted, everything, by_word):
     going = tokens < most and (key < below or tokens < least or units < units_wanted)
     while going:  # the same in all threads
         unit = _next_unit(row, key, limit, by_word)
-        going = unit != NONE
+        going = ~unit != ZERO
         if going:
             size = _size_of(row, unit & LOW, by_word)
             wanted = unit >> HALF < below or tokens < least or units < units_wanted

@@ -4,10 +4,10 @@ A kernel gives each row a block, or each a thread; rows that are left are taken 
 """
 
 import numpy as np
-from numba import cuda
 
-from fastmask.kernels import fate, philox
+from fastmask.kernels import fate
 from fastmask.kernels.cuda_block import block_largest, block_sum, larger, scan_largest, smaller
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import (
     HALF,
     IDS,
@@ -19,9 +19,12 @@ from fastmask.kernels.cuda_core import (
     STRATA,
     ZERO,
     cells_of_row,
+    epoch_of,
     philox_block,
+    sample_of,
 )
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_RATE, PURPOSE_STRATA
 
 NEVER, UNITS_OF_RATE = np.uint32(0), np.float64(1 << 24)  # the threshold of probability 0; of 1, as a float
 
@@ -184,19 +187,20 @@ def clamp_shares(rates, checked, flag, size):
         i += stride
 
 
-def draw_rates(sample_ids, strata, thresholds, given, rows, epoch, seed, step, least):
+def draw_rates(sample_ids, epoch_at, strata, thresholds, given, rows, first_sample, epoch, seed, step, least):
     """thresholds: the T of Diffusion for each sample, in [least, 2^24].
 
     A word of the sample decides, or with strata the one word of the step, shifted by the sample's stratum.
     """
     i, stride = np.uint64(cuda.grid(1)), np.uint64(cuda.gridsize(1))
+    epoch = epoch_of(epoch_at, given, epoch)
     while i < rows:
-        purpose, sample, stratum = philox.PURPOSE_STRATA, step, ZERO
+        purpose, sample, stratum = PURPOSE_STRATA, step, ZERO
         if given & STRATA:
             stratum = np.uint64(strata[i])
         else:
-            purpose, sample = philox.PURPOSE_RATE, np.uint64(sample_ids[i])
-        counter3 = (epoch << philox.PURPOSE_BITS) | purpose
+            purpose, sample = PURPOSE_RATE, sample_of(sample_ids, given, i, first_sample)
+        counter3 = (epoch << PURPOSE_BITS) | purpose
         w0, _, _, _ = philox_block(ZERO, sample, sample >> HALF, counter3, seed, seed >> HALF)
         thresholds[i] = np.uint32(_rate_of((w0 + stratum) & LOW, least))
         i += stride
@@ -210,7 +214,7 @@ SUM_CONTENT = Kernel(sum_content, (None, "i8", "i8", "i8", "u8"), ("u8",) * 3, [
 CLAMP_INTEGERS = Kernel(clamp_integers, ("i8", "i8", "u4"), ("u8", "i8"))
 CUT_RATES = Kernel(cut_rates, ("f8", "u4", "u4"), ("u8",))
 CLAMP_SHARES = Kernel(clamp_shares, ("f8", "f8", "u4"), ("u8",))
-DRAW_RATES = Kernel(draw_rates, ("u8", "u4", "u4"), ("u8",) * 6)
+DRAW_RATES = Kernel(draw_rates, ("u8", "i8", "u4", "u4"), ("u8",) * 7)
 CHECK_BOUNDARIES = Kernel(check_boundaries, (None, "i8", "u4"), ("u8", "u8"), [("<i4",), ("<i8",)])
 WEIGH_RATES = Kernel(weigh_rates, ("u4", "f4", "f4"), ("u8",))
 KERNELS = (

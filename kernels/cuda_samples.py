@@ -1,9 +1,9 @@
 """The CUDA kernel for laws that look at whole samples: a block takes a row, in scratch that is as long as the rows."""
 
 import numpy as np
-from numba import cuda
 
-from fastmask.kernels import layout, philox
+from fastmask.kernels import layout
+from fastmask.kernels.cuda_compiler import cuda, rounded_share
 from fastmask.kernels.cuda_core import (
     ALWAYS,
     COUNTS,
@@ -26,20 +26,23 @@ from fastmask.kernels.cuda_core import (
     ZERO,
     cell_of,
     cells_of_row,
+    check_scalars,
     draw_of,
+    epoch_of,
     extra_of,
     mixed_of,
     nest,
     pick,
+    sample_of,
     scattered,
 )
-from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device, rounded_share
+from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
 from fastmask.kernels.cuda_order import EVERY_KEY, count_below, select_prefix, take_prefix
 from fastmask.kernels.cuda_spans import cover_spans
 from fastmask.kernels.cuda_units import SELECTED, classify, draw_words, find_firsts, list_units, slots_of
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_SELECT
 
 DRAW_BITS = np.uint64(8)  # of a word, below its draw
-BLOCK = np.uint64((1 << 64) - 4)  # of a slot: the first of its block
 NO_LIMIT = np.uint64(layout.NO_LIMIT)
 BERNOULLI, EXACT_COUNT, SPANS = (np.uint64(n) for n in (layout.BERNOULLI, layout.EXACT_COUNT, layout.SPANS))
 BY_TOKEN, BY_WORD, BY_SPAN = (np.uint64(unit) for unit in (layout.TOKEN, layout.WORD, layout.SPAN))
@@ -49,7 +52,8 @@ OF_SEQUENCE, OF_WORDS = np.uint64(layout.SEQUENCE), np.uint64(layout.WORDS)
 @device
 def _mixed_at(words, slot):
     """The second number of the position in a slot."""
-    block, lane = slot & BLOCK, slot & THREE
+    lane = slot & THREE
+    block = slot - lane
     w0, w1 = np.uint64(words[block]), np.uint64(words[block + ONE])
     w2, w3 = np.uint64(words[block + TWO]), np.uint64(words[block + THREE])
     return mixed_of(draw_of(np.uint64(words[slot])), extra_of(w0, w1, w2, w3, lane))
@@ -134,9 +138,10 @@ def _write_row(
 
 
 def mask_samples(
-    ids, out, labels, decisions, num_masked, flag, sample_ids, starts, lengths, boundaries, special_tokens_mask,
-    offsets, thresholds, rates, word_ids, plan, runs, pool, cumulative, length_sums, is_continuation, words, kinds,
-    firsts, given, rows, row_length, epoch, p, run_count, sum_count, word_step,
+    ids, out, labels, decisions, num_masked, flag, sample_ids, epoch_at, starts, lengths, boundaries,
+    special_tokens_mask, offsets, thresholds, rates, word_ids, plan, runs, pool, cumulative, length_sums,
+    is_continuation, words, kinds, firsts, given, rows, row_length, first_sample, epoch, p, run_count,
+    sum_count, word_step,
 ):  # fmt: skip
     """Every cell of out, labels and decisions is written, and num_masked; an id out of range raises the flag.
 
@@ -148,14 +153,17 @@ def mask_samples(
     span_starts = cuda.shared.array(MAX_THREADS, np.uint32)  # on a line of its own: the simulator tells arrays by lines
     row, seed, law = np.uint64(cuda.blockIdx.x), plan[layout.SEED], plan[layout.LAW]
     by_word, replace_unit = plan[layout.BY_WORD] != ZERO, plan[layout.REPLACE_UNIT]
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    epoch = epoch_of(epoch_at, given, epoch)
+    counter3 = (epoch << PURPOSE_BITS) | PURPOSE_SELECT
+    check_scalars(epoch_at, sample_ids, given, flag)
     while row < rows:
         first, span = cells_of_row(boundaries, given, row, row_length)
         start = np.uint64(starts[row]) if given & STARTS else ZERO
         length = np.uint64(lengths[row]) if given & LENGTHS else span
         offset = np.uint64(offsets[row]) if given & OFFSETS else ZERO
         select = np.uint64(thresholds[row]) if given & THRESHOLDS else plan[layout.SELECT]
-        rate, sample = rates[row] if given & RATES else p, np.uint64(sample_ids[row])
+        rate = rates[row] if given & RATES else p
+        sample = sample_of(sample_ids, given, row, first_sample)
         base = slots_of(first, row)
         origin = base + (offset & THREE)
         draw_words(words, base, length, offset, sample, counter3, seed)
@@ -192,10 +200,10 @@ def mask_samples(
 MASK_SAMPLES = Kernel(
     mask_samples,
     (
-        None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "i8", "u1", "u8", "u4", "f8", "u4", "u8", "u4", "u4",
-        "u8", "u8", "u1", "u4", "u1", "u4",
+        None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "i8", "i8", "u1", "u8", "u4", "f8", "u4", "u8", "u4",
+        "u4", "u8", "u8", "u1", "u4", "u1", "u4",
     ),
-    ("u8", "u8", "u8", "u8", "f8", "u8", "u8", "u8"),
+    ("u8", "u8", "u8", "u8", "u8", "f8", "u8", "u8", "u8"),
     [("<u2", "<i4", "<i4"), ("<i8", "<i8", "<i8")],
 )  # fmt: skip
 KERNELS = (MASK_SAMPLES,)

@@ -4,13 +4,13 @@ The random numbers of as many attempts as a block has threads are computed at on
 """
 
 import numpy as np
-from numba import cuda
 
-from fastmask.kernels import philox
 from fastmask.kernels.cuda_block import smaller
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import HALF, LOW, ONE, ZERO, count_not_above, philox_block
 from fastmask.kernels.cuda_launch import device
 from fastmask.kernels.cuda_units import CANDIDATE, SELECTED, begins_unit
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_SPAN
 
 FEWEST_ATTEMPTS, ATTEMPTS_EACH = np.uint64(32), np.uint64(8)  # 32 + 8 * budget
 
@@ -52,7 +52,7 @@ def cover_spans(row, longest, starts, length_sums, sum_count, units, budget, sam
     """
     cells = row[3]
     me, at_once = np.uint64(cuda.threadIdx.x), np.uint64(cuda.blockDim.x)
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SPAN
+    counter3 = (epoch << PURPOSE_BITS) | PURPOSE_SPAN
     attempt, last, covered = ZERO, FEWEST_ATTEMPTS + ATTEMPTS_EACH * budget, ZERO
     while attempt < last and covered < budget:  # all threads go round together
         w0, w1, _, _ = philox_block(attempt + me, sample, sample >> HALF, counter3, seed, seed >> HALF)

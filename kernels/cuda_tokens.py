@@ -1,10 +1,8 @@
 """The CUDA kernels over cells: token-level laws, where no token's fate depends on another, and supplied decisions."""
 
 import numpy as np
-from numba import cuda
 
-from fastmask.kernels import cuda_launch as launch
-from fastmask.kernels import philox
+from fastmask.kernels.cuda_compiler import add, cuda
 from fastmask.kernels.cuda_core import (
     ALWAYS,
     BOUNDARIES,
@@ -14,7 +12,6 @@ from fastmask.kernels.cuda_core import (
     FOUR,
     HALF,
     IDS,
-    KEPT,
     LENGTHS,
     LOW,
     MASKED,
@@ -30,16 +27,21 @@ from fastmask.kernels.cuda_core import (
     WRITTEN,
     ZERO,
     cell_of,
+    check_scalars,
+    decision_of,
     draw_of,
+    epoch_of,
     extra_of,
     is_special,
     mixed_of,
     nest,
     philox_block,
     pick,
+    sample_of,
     scattered,
 )
 from fastmask.kernels.cuda_launch import MAX_THREADS, Kernel, device
+from fastmask.kernels.philox import PURPOSE_BITS, PURPOSE_SELECT
 
 SUPPLIED_IGNORE_INDEX = np.int64(-100)
 
@@ -111,10 +113,10 @@ def _row_of(piece, boundaries, given, rows, pieces_per_row, log_width, row_lengt
 
 
 def mask_tokens(
-    ids, out, labels, decisions, num_masked, flag, sample_ids, starts, lengths, boundaries, special_tokens_mask,
-    offsets, thresholds, runs, pool, cumulative, given, rows, pieces, pieces_per_row, log_width, row_length, epoch,
-    seed, size, mask_id, ignore_index, select, mask_share, random_share, run_count, pool_size, weighted,
-    exclude_original,
+    ids, out, labels, decisions, num_masked, flag, sample_ids, epoch_at, starts, lengths, boundaries,
+    special_tokens_mask, offsets, thresholds, runs, pool, cumulative, given, rows, pieces, pieces_per_row, log_width,
+    row_length, first_sample, epoch, seed, size, mask_id, ignore_index, select, mask_share, random_share, run_count,
+    pool_size, weighted, exclude_original,
 ):  # fmt: skip
     """Every cell of out, labels and decisions is written; an id out of range raises the flag.
 
@@ -128,7 +130,8 @@ def mask_tokens(
     words = cuda.shared.array(WORDS, np.uint32)
     me, width = np.uint64(cuda.threadIdx.x), ONE << log_width
     member, of_block = me & (width - ONE), np.uint64(cuda.blockDim.x) >> log_width
-    counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
+    counter3 = (epoch_of(epoch_at, given, epoch) << PURPOSE_BITS) | PURPOSE_SELECT
+    check_scalars(epoch_at, sample_ids, given, flag)
     tile = np.uint64(cuda.blockIdx.x) * of_block
     while tile < pieces:  # all threads of a block go round together
         piece = tile + (me >> log_width)
@@ -139,7 +142,7 @@ def mask_tokens(
         start = np.uint64(starts[row]) if given & STARTS else ZERO
         length = np.uint64(lengths[row]) if given & LENGTHS else span
         offset = np.uint64(offsets[row]) if given & OFFSETS else ZERO
-        sample = np.uint64(sample_ids[row])
+        sample = sample_of(sample_ids, given, row, first_sample)
         t_select = np.uint64(thresholds[row]) if given & THRESHOLDS else select
         t_mask, t_random = nest(t_select, mask_share), nest(t_select, random_share)
 
@@ -169,14 +172,13 @@ def mask_tokens(
                 if selected and given & EXCLUDED:
                     selected = special_tokens_mask[cell] == UNTOUCHED
                 if selected:
-                    label, decision = token, KEPT
+                    label, decision = token, decision_of(draw, t_mask, t_random)
                     count += ONE
-                    if draw < t_mask:
-                        new, decision = mask_id, MASKED
-                    elif draw < t_random:
+                    if decision == MASKED:
+                        new = mask_id
+                    elif decision == RANDOM:
                         x = _pick_number(words, slot)
                         new = pick(x, token, pool, cumulative, pool_size, weighted, exclude_original)
-                        decision = RANDOM
                 out[cell] = np.int64(new)
                 labels[cell] = np.int64(label)
                 if given & DECISIONS:
@@ -184,7 +186,7 @@ def mask_tokens(
             position += width
             slot += width
         if given & COUNTS and count > ZERO:
-            launch.add(num_masked, row, np.int64(count))
+            add(num_masked, row, np.int64(count))
         cuda.syncthreads()  # all have read the words before the next piece
         tile += np.uint64(cuda.gridDim.x) * of_block
 
@@ -214,8 +216,8 @@ def apply_decisions(
 
 MASK_TOKENS = Kernel(
     mask_tokens,
-    (None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "i8", "u1", "u8", "u4", "u4", "u4", "u8"),
-    ("u8",) * 18,
+    (None, None, None, "u1", "i8", "u4", "u8", "i8", "i8", "i8", "i8", "u1", "u8", "u4", "u4", "u4", "u8"),
+    ("u8",) * 19,
     [(ids, out, labels) for ids in IDS for out in WRITTEN for labels in WRITTEN],
 )
 APPLY_DECISIONS = Kernel(apply_decisions, ("i8", "u1", "f8", "i8", "i8", "i8", "u4"), ("u8", "i8", "f8", "f8"))

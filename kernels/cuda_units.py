@@ -6,9 +6,9 @@ stand side by side whatever the offset.
 """
 
 import numpy as np
-from numba import cuda
 
 from fastmask.kernels.cuda_block import larger, scan_largest, scan_sum
+from fastmask.kernels.cuda_compiler import cuda
 from fastmask.kernels.cuda_core import (
     CONTINUES,
     EXCLUDED,

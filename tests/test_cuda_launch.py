@@ -53,7 +53,7 @@ def test_a_flag_is_of_one_call() -> None:
 
 
 def test_flags_do_not_run_out() -> None:
-    flags = [launch.new_flag(0) for _ in range(launch.FLAGS + 1)]
+    flags = [launch.new_flag(launch.Queue(0, 0)) for _ in range(launch.FLAGS + 1)]
     assert not any(launch.is_set(flag) for flag in flags[-2:])
 
 

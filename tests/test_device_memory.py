@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -96,6 +98,69 @@ def test_a_read_only_output_is_refused() -> None:
         MASKER(ids, epoch=0, out=(ids, Exported(np.full((2, 8), 9), read_only=True)), backend="cuda")
 
 
+# Streams and devices
+
+
+class Protocol:
+    """Stands for a stream of whatever has the protocol."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 4096
+
+
+@pytest.mark.parametrize(
+    ("stream", "handle"),
+    [
+        (0, 0),
+        (4096, 4096),
+        (Protocol(), 4096),
+        (SimpleNamespace(cuda_stream=78), 78),
+        (SimpleNamespace(ptr=79), 79),
+    ],
+)
+def test_kernels_are_queued_on_the_stream_that_is_given(
+    monkeypatch: pytest.MonkeyPatch, stream: Any, handle: int
+) -> None:
+    queues: list[Any] = []
+    monkeypatch.setattr(launch.Kernel, "launch", lambda self, queue, *_: queues.append(queue))
+    monkeypatch.setattr(launch, "is_capturing", lambda stream: False)
+    ids, labels = (Exported(np.full((2, 8), 9), stream=33) for _ in range(2))
+    masker = fm.Masker(fm.Vocab(60, 4), fm.Bernoulli(0.5))
+    for given, queue in ({"stream": stream}, (0, handle)), ({}, (0, 33)):
+        masker(ids, epoch=0, sample_ids=3, out=(ids, labels), **given)
+        assert queues.pop() == queue
+
+
+@pytest.mark.parametrize("stream", ["a stream", 1.5, True])
+def test_what_is_no_stream_is_refused(stream: Any) -> None:
+    with pytest.raises(TypeError, match="stream must be a stream or its handle"):
+        MASKER(Exported(np.full((2, 8), 9)), epoch=0, stream=stream)
+
+
+def test_arrays_of_the_host_have_no_stream() -> None:
+    with pytest.raises(TypeError, match="stream goes with arrays in device memory"):
+        MASKER(np.full((2, 8), 9), epoch=0, stream=0)
+
+
+def test_the_device_of_the_array_is_current_for_a_launch_and_the_one_before_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    current = [0]
+
+    @contextmanager
+    def entered(number: int) -> Iterator[None]:
+        before, current[0] = current[0], number
+        try:
+            yield
+        finally:
+            current[0] = before
+
+    monkeypatch.setattr(launch.cuda, "gpus", [entered(0), entered(1)])
+    with launch.on_device(SimpleNamespace(device_index=1), 77) as queue:
+        assert (current, queue) == ([1], (1, 77))
+    assert current == [0]
+
+
 # torch
 
 
@@ -184,8 +249,30 @@ def test_kernels_take_the_memory_of_tensors_on_their_current_stream(queued: list
     addresses = queued[3][2]
     assert addresses[:3] == [x.data_ptr() for x in (ids, out, labels)]
     assert addresses[6] == names.data_ptr()
-    assert addresses[7:9] == queued[0][2][1:3]
-    assert addresses[9:11] == [None, runs.data_ptr()]
+    assert addresses[8:10] == queued[0][2][1:3]
+    assert addresses[10:12] == [None, runs.data_ptr()]
+
+
+@pytest.mark.usefixtures("torch_of_a_gpu")
+def test_torch_allocates_and_copies_for_the_stream_that_is_given() -> None:
+    torch, entered = sys.modules["torch"], []
+
+    @contextmanager
+    def stream(other: Any) -> Iterator[None]:
+        entered.append(other)
+        yield
+
+    torch.cuda.ExternalStream = lambda handle, device: (handle, device.index)  # type: ignore[attr-defined]
+    torch.cuda.stream = stream  # type: ignore[attr-defined]
+    like = memory.memory_of("input_ids", Tensor(np.zeros(4)), 4096)
+    assert like.stream == 4096
+    like.empty((2, 3), np.int32)
+    like.upload(np.zeros(3, np.uint64))
+    like.readable("x", Tensor(np.zeros((3, 4)).T))
+    assert entered == [(4096, 1)] * 3
+    current = memory.memory_of("input_ids", Tensor(np.zeros(4)), STREAM + 1)
+    current.empty((2, 3), np.int32)
+    assert len(entered) == 3
 
 
 @pytest.mark.usefixtures("torch_of_a_gpu", "queued")

@@ -124,6 +124,22 @@ def _reverse(code: Code, instruction: Instruction) -> None:
     code.put(into, kind, code.value(f"call {kind.integer} @llvm.bitreverse.{kind.integer}({kind.integer} {bits})"))
 
 
+@translates(r"bfi\.b(32|64)")
+def _insert(code: Code, instruction: Instruction) -> None:
+    """The low bits of one word take the place of a field of another; what would lie behind its end is cut off."""
+    kind, wide = instruction.type, Type("b", 512)  # a field ends before bit 2 * 255
+    into, *operands = instruction.operands
+    bits, base = (code.resized(code.get(operand, kind), kind, wide) for operand in operands[:2])
+    at, width = (
+        code.value(f"and i512 {code.resized(code.get(operand, B32), B32, wide)}, 255") for operand in operands[2:]
+    )
+    ones = code.value(f"sub i512 {code.value(f'shl i512 1, {width}')}, 1")
+    field, moved = code.value(f"shl i512 {ones}, {at}"), code.value(f"shl i512 {bits}, {at}")
+    kept = code.value(f"and i512 {base}, {code.value(f'xor i512 {field}, -1')}")
+    whole = code.value(f"or i512 {kept}, {code.value(f'and i512 {moved}, {field}')}")
+    code.put(into, kind, code.resized(whole, wide, kind))
+
+
 @translates(r"prmt\.b32")
 def _permute(code: Code, instruction: Instruction) -> None:
     """Four bytes of eight, each chosen by three bits; the fourth spreads the byte's sign instead."""

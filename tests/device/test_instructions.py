@@ -106,6 +106,29 @@ def integer_cases() -> dict[str, tuple[str, int, Callable[..., int]]]:
     return known
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize(("at", "width"), [(0, 0), (0, 8), (8, 8), (31, 1), (24, 16), (0, 64), (63, 255), (255, 255)])
+def test_a_field_is_inserted(bits: int, at: int, width: int) -> None:
+    register = REGISTERS[bits]
+    body = f"""
+    add.s64 %rd10, %rd0, %rd30;
+    ld.global.s64 %rd11, [%rd10];
+    add.s64 %rd10, %rd1, %rd30;
+    ld.global.s64 %rd12, [%rd10];
+    cvt.u{bits}.u64 %{register}11, %rd11;
+    cvt.u{bits}.u64 %{register}12, %rd12;
+    add.s64 %rd10, %rd2, %rd30;
+    bfi.b{bits} %{register}13, %{register}11, %{register}12, {at}, {width};
+    cvt.u64.u{bits} %rd13, %{register}13;
+    st.global.u64 [%rd10], %rd13;
+    """
+    out = memory().empty(THREADS, np.uint64)
+    made(body, parameters=3).launch(1, THREADS, [*(memory().to_device(x) for x in INPUTS[:2]), out])
+    full, field = (1 << bits) - 1, ((1 << width) - 1) << at
+    pairs = zip(*(x.astype(np.uint64).tolist() for x in INPUTS[:2]), strict=True)
+    assert out.copy_to_host().tolist() == [((b & ~field) | (a << at & field)) & full for a, b in pairs]
+
+
 def permuted(x: int, y: int, z: int) -> int:
     pool, whole = (y << 32 | x).to_bytes(8, "little"), []
     for nibble in (z >> 4 * i & 15 for i in range(4)):
