@@ -52,7 +52,7 @@ def test_every_law_gives_the_bits_of_the_padded_batch(law: str, side: str, backe
 @on_both_sides
 def test_masks_types_and_lengths_go_along(side: str, backend: str) -> None:
     left, width = side == "left", 1104
-    given = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
+    given: dict[str, Any] = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     got = fm.collate(PLAIN, ROWS, epoch=0, padding_side=side, pad_to_multiple_of=16, backend=backend, **given)
     same(got.attention_mask, by_hand([[1] * len(row) for row in ROWS], width, left, 0))
     same(got.token_type_ids, by_hand(given["token_type_ids"], width, left, 0))
