@@ -90,7 +90,8 @@ def test_what_goes_along_is_cut_with_the_rows(law: str, backend: str) -> None:
     masker, cut = MASKERS[law], [row[:100] for row in ROWS]
     said: dict[str, Any] = {"word_ids": words_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     got = fm.collate(masker, ROWS, epoch=1, token_type_ids=types_of(ROWS), max_length=100, backend=backend, **said)
-    want = masked_by_hand(masker, cut, 100, epoch=1, **{name: [row[:100] for row in x] for name, x in said.items()})
+    cut_too: dict[str, Any] = {name: [row[:100] for row in x] for name, x in said.items()}
+    want = masked_by_hand(masker, cut, 100, epoch=1, **cut_too)
     same(got.labels, want.labels)
     same(got.token_type_ids, by_hand([row[:100] for row in types_of(ROWS)], 100, False, 0))
 
