@@ -46,6 +46,7 @@ class Options:
     rate: float = 2e-3
     p: float = 0.15
     seed: int = 7
+    threads: int | None = None
     png: Path | None = None
 
 
@@ -153,6 +154,8 @@ def main(options: Options) -> Course:
         f"{len(ids):,} words of {words.size:,} kinds in {len(samples):,} samples, {len(held_out):,} of them held out; "
         f"unigram entropy {entropy:.3f} nats"
     )
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
     model = Encoder(Shape(words.size, options.row_length, options.hidden, options.layers))
     masker = fm.Masker(fm.Vocab(words.size, words.mask, words.pad, words.special), fm.Bernoulli(options.p), seed=7)
