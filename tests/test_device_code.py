@@ -18,7 +18,7 @@ import pytest
 WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "sm_120")
 FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates", "clamp_shares", "mask_samples", "weigh_rates"}
-INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers", "draw_rates"}
+INTEGERS_ALONE = {"mask_quads", "mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers", "draw_rates"}
 INTEGERS_ALONE |= {"list_in_rows", "count_rows", "add_up", "list_flat", "check_boundaries"}
 
 COMPILE = """
@@ -157,8 +157,17 @@ def test_arrays_are_read_as_global_memory(device_code: Code) -> None:
 
 
 def test_counts_are_added_without_an_answer(device_code: Code) -> None:
-    assert {name for _, name, _ in having(r"\batom\.", device_code)} <= {"mask_tokens"}
-    assert {name for _, name, _ in having(r"\batom\.|\bred\.", device_code)} == {"mask_tokens"}
+    assert {name for _, name, _ in having(r"\batom\.", device_code)} <= {"mask_quads", "mask_tokens"}
+    assert {name for _, name, _ in having(r"\batom\.|\bred\.", device_code)} == {"mask_quads", "mask_tokens"}
+
+
+def test_quads_are_loaded_and_stored_16_bytes_at_a_time(device_code: Code) -> None:
+    for (_, name, dtypes), ptx in device_code.items():
+        wide = re.findall(r"\b(ld|st)\.global\.(v\d\.\w\d+)", ptx)
+        if name == "mask_quads":
+            vectors = {"<i4": ["v4.u32"], "<i8": ["v2.u64"] * 2}
+            ids, out, labels = (vectors[dtype] for dtype in dtypes)
+            assert sorted(wide) == sorted([("ld", v) for v in ids] + [("st", v) for v in out + labels])
 
 
 def test_a_launch_hands_over_addresses_and_warns_of_no_small_grid() -> None:
