@@ -54,7 +54,9 @@ agree_everywhere = pytest.fixture(params=[*_cpu_first, SECOND, *slow(*TWINS)], n
 agree_at_length = pytest.fixture(params=["cpu", *slow(FIRST, SECOND)], name="agree_at_length")(_agree_of)
 
 
-def agree_on_device(masker: fm.Masker, batch: Batch, epoch: int = 3) -> fm.MaskedBatch:
+def agree_on_device(
+    masker: fm.Masker, batch: Batch, epoch: int = 3, shape: tuple[int, int, int] | None = None
+) -> fm.MaskedBatch:
     """What kernels make of a batch: in every output the bits of the reference, all of them written.
 
     Launches are as they are, or so small that blocks take several rows; arrays begin anywhere they may.
@@ -62,7 +64,7 @@ def agree_on_device(masker: fm.Masker, batch: Batch, epoch: int = 3) -> fm.Maske
     call: dict[str, Any] = {"epoch": epoch, "returns": RETURNS + ("rates",) * isinstance(masker.select, Diffusion)}
     want = masker(batch.shaped, backend="numpy", **call, **batch.arguments)
     number = int(batch.ids.size) + masker.seed
-    with _launches(SHAPES[number % len(SHAPES)]):
+    with launches_of(shape or SHAPES[number % len(SHAPES)]):
         got = _on_device(masker, batch, 8 * (number // 2 % 2), call)
     for name in ("input_ids", "labels", "decisions", "num_masked", "rates", "weights"):
         there, here = getattr(got, name), getattr(want, name)
@@ -94,7 +96,8 @@ def _same_targets(masker: fm.Masker, got: Any, want: Any) -> None:
 
 
 @contextmanager
-def _launches(shape: tuple[int, int, int]) -> Iterator[None]:
+def launches_of(shape: tuple[int, int, int]) -> Iterator[None]:
+    """Launches of so many threads a block, and at most and at least so many blocks."""
     from fastmask.kernels import cuda_launch
 
     with pytest.MonkeyPatch.context() as patch:

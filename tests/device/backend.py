@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable
@@ -16,17 +17,20 @@ from device.ptx import parse
 from fastmask.kernels import cuda_launch as launch
 
 Dtypes = tuple[str, ...]
+Which = tuple[str, Dtypes]
 CodeOf = Callable[[str, str, Dtypes], str]
 
-_compiled: dict[str, CompiledKernel] = {}
 
-
+@functools.cache
 def compiled_kernel(text: str) -> CompiledKernel:
-    """The kernel of a text, compiled once; texts that differ in the chip alone are one."""
-    text = re.sub(r"^\.target \w+", ".target any", text, flags=re.MULTILINE)
-    if text not in _compiled:
-        _compiled[text] = CompiledKernel(parse(text))
-    return _compiled[text]
+    """The kernel of a text."""
+    return CompiledKernel(parse(text))
+
+
+@functools.cache
+def kernel_for_any_target(text: str) -> CompiledKernel:
+    """The same; texts that differ in the chip alone are one."""
+    return compiled_kernel(re.sub(r"^\.target \w+", ".target any", text, flags=re.MULTILINE))
 
 
 class Device:
@@ -40,12 +44,16 @@ class Device:
 
     def __init__(self, architecture: str, code_of: CodeOf, backwards: bool = False) -> None:
         self.architecture, self._code_of, self.backwards = architecture, code_of, backwards
-        self.launched: list[tuple[str, Dtypes]] = []
 
     def kernel(self, kernel: launch.Kernel, dtypes: Dtypes) -> _Launchable:
         """What stands for a kernel that Numba has compiled for these dtypes."""
         name = kernel.function.__name__
-        return _Launchable(self, name, dtypes, compiled_kernel(self._code_of(self.architecture, name, dtypes)))
+        code = kernel_for_any_target(self._code_of(self.architecture, name, dtypes))
+        return _Launchable(self, (name, dtypes), code)
+
+    def run(self, which: Which, kernel: CompiledKernel, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+        """A launch; `which` is the kernel's name and dtypes."""
+        kernel.launch(grid, block, arguments, backwards=self.backwards)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Until the patch is undone, `numba.cuda` has this device's memory, and kernels are launched on it."""
@@ -63,14 +71,9 @@ class Device:
 class _Launchable:
     """`kernel[grid, block, stream](*arguments)`, as Numba has it."""
 
-    def __init__(self, device: Device, name: str, dtypes: Dtypes, kernel: CompiledKernel) -> None:
-        self._device, self._which, self._kernel = device, (name, dtypes), kernel
+    def __init__(self, device: Device, which: Which, kernel: CompiledKernel) -> None:
+        self._device, self._which, self._kernel = device, which, kernel
 
     def __getitem__(self, configuration: tuple[int, int, Any]) -> Callable[..., None]:
         grid, block, _ = configuration
-
-        def launch_now(*arguments: Any) -> None:
-            self._device.launched.append(self._which)
-            self._kernel.launch(grid, block, arguments, backwards=self._device.backwards)
-
-        return launch_now
+        return lambda *arguments: self._device.run(self._which, self._kernel, grid, block, arguments)

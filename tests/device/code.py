@@ -15,6 +15,7 @@ import fastmask
 from device.compiling import ARCHITECTURES, EVERY_DTYPE, file_of
 
 Dtypes = tuple[str, ...]
+Code = dict[tuple[str, str, Dtypes], str]  # by architecture, kernel and dtypes
 
 WHEELS = ("numba-cuda", "nvidia-nvvm", "nvidia-cuda-nvrtc")
 PROGRAM = Path(__file__).with_name("compiling.py")
@@ -48,6 +49,7 @@ class DeviceCode:
 
         self.kernels = {kernel.function.__name__: kernel for kernel in cuda.KERNELS}
         self.folder = folder
+        self._texts: Code = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             folder.mkdir()
@@ -63,6 +65,12 @@ class DeviceCode:
 
     def text(self, architecture: str, name: str, dtypes: Dtypes) -> str:
         """The code of a kernel, once it is there. A skip where no run of the ordinary tests compiles it."""
+        which = architecture, name, dtypes
+        if which not in self._texts:
+            self._texts[which] = self._read(*which)
+        return self._texts[which]
+
+    def _read(self, architecture: str, name: str, dtypes: Dtypes) -> str:
         if (architecture, name, dtypes) not in self.planned():
             pytest.skip(f"{name} for {', '.join(dtypes)} is compiled for {EVERY_DTYPE} alone")
         file = file_of(self.folder, architecture, name, dtypes)
@@ -85,7 +93,7 @@ class DeviceCode:
             if architecture == EVERY_DTYPE or dtypes == kernel.variants[-1]
         ]
 
-    def everything(self) -> dict[tuple[str, str, Dtypes], str]:
+    def everything(self) -> Code:
         """All texts, once they are there."""
         return {which: self.text(*which) for which in self.planned()}
 

@@ -6,7 +6,8 @@ import ctypes
 import math
 import weakref
 from collections import defaultdict
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -25,6 +26,14 @@ RED_ZONE = 256  # bytes at least that belong to no array, behind each
 
 class UnwrittenError(AssertionError):
     """A copy to the host would hold bytes that nothing has written."""
+
+
+class Snapshot(NamedTuple):
+    """What bytes were, and whether they were written."""
+
+    at: Ints
+    bytes: Ints
+    shadow: Ints
 
 
 class DeviceArray(np.ndarray[Any, Any]):
@@ -138,6 +147,16 @@ class Memory:
         )
         made.memory = self
         return made
+
+    def snapshot(self, arrays: Iterable[DeviceArray]) -> Snapshot:
+        """The memory of some arrays as it is."""
+        offsets = ((array.ctypes.data - self.base, array.nbytes) for array in arrays if array.size)
+        at = np.concatenate([np.arange(first, first + size, dtype=np.uint32) for first, size in offsets])
+        return Snapshot(at, self.bytes[at], self.shadow[at])
+
+    def restore(self, then: Snapshot) -> None:
+        """The memory of those arrays is as it was."""
+        self.bytes[then.at], self.shadow[then.at] = then.bytes, then.shadow
 
     def shadow_of(self, array: DeviceArray) -> Ints:
         """The shadow of a contiguous array's bytes."""

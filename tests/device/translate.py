@@ -44,6 +44,11 @@ def rule_for(instruction: Instruction) -> Rule:
     raise UnknownPtxError(f"opcode {instruction.opcode}")
 
 
+def is_known(instruction: Instruction) -> bool:
+    """Whether there is a rule for the opcode."""
+    return any(pattern.fullmatch(instruction.opcode) for pattern, _ in _RULES)
+
+
 class Code:
     """The IR of a kernel's body, in the making. Registers are stack slots of integers, which LLVM removes.
 

@@ -1,0 +1,164 @@
+"""Kernels with one instruction changed, and launches that tell them from the kernel as it is."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from device.backend import CodeOf, Device, Which
+from device.machine import CompiledKernel, FaultError
+from device.memory import DeviceArray, Snapshot, memory
+from device.ptx import Instruction, Kernel
+from device.translate import is_known
+
+# What is made of an opcode; the first pattern that is found in it counts.
+OPERATIONS = [
+    (r"^add\.", "sub."),
+    (r"^sub\.", "add."),
+    (r"^and\.", "or."),
+    (r"^or\.", "and."),
+    (r"^xor\.", "or."),
+    (r"^shl\.b", "shr.u"),
+    (r"^shr\.u", "shl.b"),
+    (r"^min\.", "max."),
+    (r"^max\.", "min."),
+    (r"^mul\.lo\.", "mul.hi."),
+    (r"^mad\.lo\.", "mad.hi."),
+    (r"^div\.u", "rem.u"),
+    (r"^rem\.u", "div.u"),
+    (r"^fma\.rn\.", "mul.rn."),
+    (r"\.eq\.", ".ne."),
+    (r"\.ne\.", ".eq."),
+    (r"^setp\.lt\.", "setp.le."),
+    (r"^setp\.le\.", "setp.lt."),
+    (r"^setp\.gt\.", "setp.ge."),
+    (r"^setp\.ge\.", "setp.gt."),
+]
+SCRATCH = {"mask_samples": (21, 22, 23)}  # arguments that only hold what a launch needs itself: words, kinds, firsts
+PATIENCE = 1 << 20  # branches backwards in a launch
+WITHOUT = Instruction("mov.pred", ("_", "0"))  # nothing happens
+
+
+class Mutant(NamedTuple):
+    """An instruction that stands in for the one at a place of a kernel's body."""
+
+    place: int
+    instruction: Instruction
+    original: Instruction
+
+    def __str__(self) -> str:
+        now = "nothing" if self.instruction is WITHOUT else str(self.instruction)
+        return f"{self.original} -> {now}"
+
+
+def mutants_of(kernel: Kernel, count: int) -> list[Mutant]:
+    """So many mutants, or fewer, evenly spread over all that there are."""
+    every = [
+        Mutant(place, changed, instruction)
+        for place, instruction in enumerate(kernel.body)
+        if isinstance(instruction, Instruction)
+        for changed in _changed(kernel, instruction, place)
+    ]
+    chosen = np.unique(np.linspace(0, len(every) - 1, min(count, len(every))).astype(int))
+    return [every[i] for i in chosen]
+
+
+def _changed(kernel: Kernel, instruction: Instruction, place: int) -> Iterator[Instruction]:
+    """One change at a time: of the predicate, the operation, a constant or a register; or it is left out."""
+    if instruction.guard is not None:
+        yield replace(instruction, negated=not instruction.negated)
+    if instruction.opcode.startswith(("bar.", "st.", "atom.", "red.")):
+        yield WITHOUT
+    yield from _other_operation(instruction)
+    if instruction.opcode.startswith(("bar.", "bra")):
+        return
+    has_result = not instruction.opcode.startswith(("st.", "red."))
+    for at in range(has_result, len(instruction.operands)):
+        for operand in _other_operands(kernel, instruction.operands[at], place):
+            yield replace(instruction, operands=(*instruction.operands[:at], operand, *instruction.operands[at + 1 :]))
+
+
+def _other_operation(instruction: Instruction) -> Iterator[Instruction]:
+    for pattern, other in OPERATIONS:
+        opcode, found = re.subn(pattern, other, instruction.opcode)
+        changed = replace(instruction, opcode=opcode)
+        if found and is_known(changed):
+            yield changed
+            return
+
+
+def _other_operands(kernel: Kernel, operand: str, place: int) -> Iterator[str]:
+    """The constant after a constant; for a register one of the next three of its type."""
+    if re.fullmatch(r"-?\d+", operand):
+        yield str(int(operand) + 1)
+    elif operand in kernel.registers:
+        alike = [name for name, kind in kernel.registers.items() if kind == kernel.registers[operand]]
+        if len(alike) > 1:
+            yield alike[(alike.index(operand) + 1 + place % min(3, len(alike) - 1)) % len(alike)]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch, and what it made of the memory that it was given."""
+
+    grid: int
+    block: int
+    arguments: tuple[Any, ...]
+    backwards: bool
+    before: Snapshot
+    after: Snapshot
+    matters: npt.NDArray[np.bool_]  # of the bytes: those that are not scratch
+
+    def tells(self, kernel: CompiledKernel, mutant: int) -> bool:
+        """Whether the mutant ends with a fault, or leaves other bytes than the kernel as it is."""
+        memory().restore(self.before)
+        try:
+            kernel.launch(self.grid, self.block, self.arguments, backwards=self.backwards, mutant=mutant, fuel=PATIENCE)
+        except FaultError:
+            return True
+        bytes_, shadow = memory().bytes[self.after.at], memory().shadow[self.after.at]
+        same = (bytes_ == self.after.bytes) & (shadow == self.after.shadow)
+        return not bool(same[self.matters].all())
+
+
+def _holds(array: DeviceArray, address: Any) -> bool:
+    first = array.ctypes.data
+    return bool(array.size) and first <= address < first + array.nbytes
+
+
+class Recorder(Device):
+    """A device that remembers its launches, and lets go of no memory."""
+
+    def __init__(self, architecture: str, code_of: CodeOf) -> None:
+        super().__init__(architecture, code_of)
+        self.launches: dict[Which, list[Launch]] = defaultdict(list)
+        self.kernels: dict[Which, Kernel] = {}
+        self._arrays: list[DeviceArray] = []
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        super().install(patch)
+        empty = memory().empty
+
+        def kept(*arguments: Any, **further: Any) -> DeviceArray:
+            self._arrays.append(empty(*arguments, **further))
+            return self._arrays[-1]
+
+        patch.setattr(memory(), "empty", kept)
+        patch.setattr("numba.cuda.device_array", kept)
+
+    def run(self, which: Which, kernel: CompiledKernel, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
+        given = [array for array in self._arrays if any(_holds(array, argument) for argument in arguments)]
+        before = memory().snapshot(given)
+        super().run(which, kernel, grid, block, arguments)
+        scratch = {arguments[at] for at in SCRATCH.get(which[0], ())}
+        matters = np.concatenate([np.full(array.nbytes, array.ctypes.data not in scratch) for array in given])
+        after = memory().snapshot(given)
+        self.kernels[which] = kernel.kernel
+        self.launches[which].append(Launch(grid, block, arguments, self.backwards, before, after, matters))
