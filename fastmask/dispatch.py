@@ -14,6 +14,7 @@ from fastmask.arrays import describe, kind_of
 from fastmask.threads import load_cpu_kernels, plan_ranges
 
 NAMES = ("numpy", "cpu", "cuda")
+COMPILERS = ("numba_cuda", "numba_cuda_mlir")  # of device code; one of them is needed
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def backends() -> dict[str, Backend]:
 
 
 def _cuda() -> Backend:
-    if importlib.util.find_spec("numba_cuda") is None:
+    if not any(map(importlib.util.find_spec, COMPILERS)):
         return Backend("cuda", False, "numba-cuda is not installed: pip install 'fastmask-kernels[cu13]' (or [cu12])")
     if _simulated():
         return Backend("cuda", True, "Numba's CUDA simulator (NUMBA_ENABLE_CUDASIM=1)")

@@ -14,8 +14,8 @@ from device.code import Code, DeviceCode, environment
 from device.compiling import ARCHITECTURES
 
 FLOATS_OF_THE_CALLER = {"apply_decisions", "cut_rates", "clamp_shares", "mask_samples", "weigh_rates"}
-INTEGERS_ALONE = {"mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers", "draw_rates"}
-INTEGERS_ALONE |= {"list_in_rows", "count_rows", "add_up", "list_flat", "check_boundaries"}
+INTEGERS_ALONE = {"mask_quads", "mask_tokens", "clear", "trim_rows", "find_runs", "sum_content", "clamp_integers"}
+INTEGERS_ALONE |= {"draw_rates", "list_in_rows", "count_rows", "add_up", "list_flat", "check_boundaries"}
 
 LAUNCH = """
 import json
@@ -128,8 +128,17 @@ def test_arrays_are_read_as_global_memory(code: Code) -> None:
 
 
 def test_counts_are_added_without_an_answer(code: Code) -> None:
-    assert {name for _, name, _ in having(r"\batom\.", code)} <= {"mask_tokens"}
-    assert {name for _, name, _ in having(r"\batom\.|\bred\.", code)} == {"mask_tokens"}
+    assert {name for _, name, _ in having(r"\batom\.", code)} <= {"mask_quads", "mask_tokens"}
+    assert {name for _, name, _ in having(r"\batom\.|\bred\.", code)} == {"mask_quads", "mask_tokens"}
+
+
+def test_quads_are_loaded_and_stored_16_bytes_at_a_time(code: Code) -> None:
+    for (_, name, dtypes), ptx in code.items():
+        wide = re.findall(r"\b(ld|st)\.global\.(v\d\.\w\d+)", ptx)
+        if name == "mask_quads":
+            vectors = {"<i4": ["v4.u32"], "<i8": ["v2.u64"] * 2}
+            ids, out, labels = (vectors[dtype] for dtype in dtypes)
+            assert sorted(wide) == sorted([("ld", v) for v in ids] + [("st", v) for v in out + labels])
 
 
 def test_a_launch_hands_over_addresses_and_warns_of_no_small_grid() -> None:
