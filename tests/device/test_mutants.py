@@ -23,7 +23,7 @@ from device.memory import memory
 from device.mutants import Mutant, Recorder, mutants_of
 from fastmask.laws import Law
 
-NUMBERS = {"mask_samples": 150, "mask_tokens": 80}  # of mutants
+NUMBERS = {"mask_samples": 80, "mask_tokens": 80, "mask_quads": 80}  # of mutants
 NUMBER = 15  # of any other kernel's
 LENGTHS = (0, 9, 33, 1, 70, 12, 0, 4, 17, 2, 3, 38, 64, 6, 0, 1, 8, 16, 0)
 SHAPES = ((8, 1, 1), (8, 2, 1), (32, 1, 1), (16, 40, 1))  # threads of a block; blocks, at most and at least
@@ -69,6 +69,17 @@ def mask_batches() -> None:
             agree_on_device(masker, batch, EPOCH, SHAPES[(number + at) % len(SHAPES)])
 
 
+def mask_aligned_batches() -> None:
+    """Rows of whole quads, for kernels that take four tokens at a time."""
+    lengths = [min(length, 69) for length in LENGTHS]
+    for number, (law, how) in enumerate(MASKERS[:3] * 4):
+        said = {"marks": number % 2 == 0, "named": number % 3 != 1, "rates": number % 4 == 1}
+        batch = random_batch(number, WORDY, "left", lengths, None, 0.2, **said)
+        assert batch.shape[1] % 4 == 0
+        masker = fm.Masker(WORDY, law, how, seed=(4 * number + batch.ids.size % 4) * 0x9E3779B97F4A7C14 % (1 << 64))
+        agree_on_device(masker, batch, EPOCH, SHAPES[number % len(SHAPES)])
+
+
 def call_the_rest() -> None:
     """What no such batch launches: numbers to be checked, rates of strata, targets in rows, supplied decisions."""
     rng = np.random.default_rng(0)
@@ -104,6 +115,7 @@ def recorded(device_code: DeviceCode) -> Recorder:
     with pytest.MonkeyPatch.context() as patch:
         recorder.install(patch)
         mask_batches()
+        mask_aligned_batches()
         for shape in SHAPES[:2]:
             with launches_of(shape):
                 call_the_rest()
