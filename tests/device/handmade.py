@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from device.machine import CompiledKernel
+from typing import Any
+
+import numpy as np
+import pytest
+
+from device.machine import CompiledKernel, FaultError
+from device.memory import memory
 from device.ptx import Kernel, parse
 
 HEAD = """
@@ -54,3 +60,19 @@ def parsed(body: str, *, parameters: int = 1, shared: int = 0, wide: int = 32) -
 def made(body: str, *, parameters: int = 1, shared: int = 0, wide: int = 32) -> CompiledKernel:
     """The same kernel, ready to run."""
     return CompiledKernel(parsed(body, parameters=parameters, shared=shared, wide=wide))
+
+
+# The thread's place in the first array, of 8 bytes an item, in %rd10.
+MINE = "    add.s64 %rd10, %rd0, %rd30;\n"
+
+
+def array(values: Any, shift: int = 0) -> Any:
+    return memory().to_device(np.asarray(values), shift=shift)
+
+
+def fault(body: str, *arguments: Any, grid: int = 1, block: int = 1, shared: int = 0, **how: Any) -> int:
+    """The kind of fault that a kernel ends with."""
+    kernel = made(body, parameters=len(arguments), shared=shared)
+    with pytest.raises(FaultError) as caught:
+        kernel.launch(grid, block, arguments, **how)
+    return caught.value.kind
