@@ -71,8 +71,9 @@ def compact_targets(kernels: Any, plan: Plan, outputs: Outputs, max_predictions:
         return CompactTargets(flat.positions, flat.ids, flat.weights, outputs.num_masked)
     compact = fresh_slots(outputs, max_predictions)
     kernels.spread(plan, outputs, compact)
-    arrays = (x.reshape(-1, max_predictions) for x in (compact.positions, compact.ids, compact.weights))
-    return CompactTargets(*arrays, outputs.num_masked)
+    shape = np.size(outputs.num_masked), max_predictions
+    positions, ids, weights = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
+    return CompactTargets(positions, ids, weights, outputs.num_masked)
 
 
 def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any) -> Any:
