@@ -71,7 +71,7 @@ def compact_targets(kernels: Any, plan: Plan, outputs: Outputs, max_predictions:
         return CompactTargets(flat.positions, flat.ids, flat.weights, outputs.num_masked)
     compact = fresh_slots(outputs, max_predictions)
     kernels.spread(plan, outputs, compact)
-    shape = np.size(outputs.num_masked), max_predictions
+    shape = np.asarray(outputs.num_masked).size, max_predictions
     positions, ids, weights = (x.reshape(shape) for x in (compact.positions, compact.ids, compact.weights))
     return CompactTargets(positions, ids, weights, outputs.num_masked)
 
