@@ -59,7 +59,7 @@ CASES = (
 
 
 def _arrow(rows: list[list[int]]) -> Any:
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped]
 
     return pa.array(rows, pa.list_(pa.int64()))
 

@@ -107,7 +107,7 @@ def _joined(parts: list[Array], lengths: npt.NDArray[np.int64]) -> Ragged:
     if len(dtypes) == 1 and not parts[0].dtype.hasobject:
         with contextlib.suppress(TypeError):  # arrays that are not contiguous
             joined = b"".join(parts)  # type: ignore[arg-type]  # twice as fast as np.concatenate
-            return Ragged(np.frombuffer(joined, *dtypes), offsets)
+            return Ragged(np.frombuffer(joined, parts[0].dtype), offsets)
     return Ragged(np.concatenate(parts), offsets)
 
 

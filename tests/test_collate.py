@@ -52,7 +52,7 @@ def test_every_law_gives_the_bits_of_the_padded_batch(law: str, side: str, backe
 @on_both_sides
 def test_masks_types_and_lengths_go_along(side: str, backend: str) -> None:
     left, width = side == "left", 1104
-    given = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
+    given: dict[str, Any] = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     got = fm.collate(PLAIN, ROWS, epoch=0, padding_side=side, pad_to_multiple_of=16, backend=backend, **given)
     same(got.attention_mask, by_hand([[1] * len(row) for row in ROWS], width, left, 0))
     same(got.token_type_ids, by_hand(given["token_type_ids"], width, left, 0))
@@ -90,7 +90,8 @@ def test_what_goes_along_is_cut_with_the_rows(law: str, backend: str) -> None:
     masker, cut = MASKERS[law], [row[:100] for row in ROWS]
     said: dict[str, Any] = {"word_ids": words_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     got = fm.collate(masker, ROWS, epoch=1, token_type_ids=types_of(ROWS), max_length=100, backend=backend, **said)
-    want = masked_by_hand(masker, cut, 100, epoch=1, **{name: [row[:100] for row in x] for name, x in said.items()})
+    cut_too: dict[str, Any] = {name: [row[:100] for row in x] for name, x in said.items()}
+    want = masked_by_hand(masker, cut, 100, epoch=1, **cut_too)
     same(got.labels, want.labels)
     same(got.token_type_ids, by_hand([row[:100] for row in types_of(ROWS)], 100, False, 0))
 

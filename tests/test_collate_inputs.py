@@ -48,7 +48,7 @@ def test_every_kind_of_samples_gives_the_same_batch(kind: str, most: int | None,
 @on_host
 @every_kind
 def test_what_goes_along_may_be_of_every_kind(kind: str, backend: str) -> None:
-    said = {"special_tokens_mask": marks_of(ROWS), "token_type_ids": types_of(ROWS)}
+    said: dict[str, Any] = {"special_tokens_mask": marks_of(ROWS), "token_type_ids": types_of(ROWS)}
     words = [[99 if word is None else word for word in row] for row in words_of(ROWS)]
     want = fm.collate(WORDS, ROWS, epoch=1, word_ids=words, backend=backend, **said)
     given: dict[str, Any] = {name: KINDS[kind](rows) for name, rows in said.items()}
@@ -75,7 +75,7 @@ def test_words_may_be_none_and_as_large_as_64_bits(kind: str, backend: str) -> N
 def test_masks_and_types_may_be_any_integers_or_bool(dtype: Any, backend: str) -> None:
     given: dict[str, Any] = {"special_tokens_mask": marks_of(ROWS), "token_type_ids": types_of(ROWS)}
     want = fm.collate(MASKER, ROWS, epoch=1, **given)
-    typed = {name: arrays(rows, dtype) for name, rows in given.items()}
+    typed: dict[str, Any] = {name: arrays(rows, dtype) for name, rows in given.items()}
     got = fm.collate(MASKER, ROWS, epoch=1, backend=backend, **typed)
     for name in ("labels", *given):
         same(getattr(got, name), getattr(want, name))

@@ -58,7 +58,7 @@ def check(parts: list[fm.PackedBatch], rows: Rows, budget: int) -> None:
 def test_every_law_masks_each_sample_as_if_alone(law: str, backend: str) -> None:
     masker = MASKERS[law]
     call: dict[str, Any] = {"epoch": 3, "returns": returns_of(masker)}
-    said = {"word_ids": words_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
+    said: dict[str, Any] = {"word_ids": words_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     names = np.arange(len(ROWS), dtype=np.uint64) * np.uint64(2**61)
     for sample_ids in (None, names):
         parts = fm.pack(masker, ROWS, max_tokens=1200, sample_ids=sample_ids, backend=backend, **call, **said)
@@ -66,8 +66,8 @@ def test_every_law_masks_each_sample_as_if_alone(law: str, backend: str) -> None
         assert len(parts) > 1
         for part in parts:
             inside = slice(*part.samples)
-            own = {"sample_ids": sample_ids if sample_ids is None else sample_ids[inside]}
-            cut = {name: rows[inside] for name, rows in said.items()}
+            own: dict[str, Any] = {"sample_ids": sample_ids if sample_ids is None else sample_ids[inside]}
+            cut: dict[str, Any] = {name: rows[inside] for name, rows in said.items()}
             same_as(part, packed_by_hand(masker, ROWS[inside], **own, **cut, **call))
 
 
@@ -85,7 +85,7 @@ def test_a_sample_has_the_fates_it_has_in_padded_rows(law: str, backend: str) ->
 
 @on_host
 def test_types_and_marks_go_along(backend: str) -> None:
-    given = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
+    given: dict[str, Any] = {"token_type_ids": types_of(ROWS), "special_tokens_mask": marks_of(ROWS)}
     for part in fm.pack(MASKER, ROWS, epoch=0, max_tokens=1100, backend=backend, **given):
         for name, rows in given.items():
             same(getattr(part, name), flat(rows[slice(*part.samples)]))
