@@ -234,9 +234,8 @@ def options_from(arguments: Sequence[str]) -> Options:
     add("--rate", type=float, default=Options.rate, help="highest learning rate (default %(default)s)")
     add("--p", type=float, default=Options.p, help="probability that a token is selected (default %(default)s)")
     add("--seed", type=int, default=Options.seed, help="of weights and order (default %(default)s)")
-    add(
-        "--png", type=Path, default=Path("train.png"), help="where the curve of the loss is saved (default %(default)s)"
-    )
+    add("--threads", type=int, help="of torch; one is many times faster where other work keeps the cores busy")
+    add("--png", type=Path, default=Path("train.png"), help="for the curve of the loss (default %(default)s)")
     return Options(**vars(parser.parse_args(arguments)))
 
 
