@@ -243,7 +243,7 @@ def test_pinning_is_left_to_the_loader_in_workers_and_to_chance_without_an_accel
     assert not pinned
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     collator(ROWS)
-    assert len(pinned) == 5 + 4  # ids, labels, attention mask, decisions, counts; four of the compact targets
+    assert len(pinned) == 4 + 4  # ids, labels, attention mask, counts; four of the compact targets
     monkeypatch.setattr("fastmask.torch.collator.get_worker_info", lambda: object())
     with pytest.raises(RuntimeError, match="give pin_memory=True to the DataLoader"):
         collator(ROWS)

@@ -59,8 +59,9 @@ def _further(plan: Any, returns: str, max_predictions: int | None) -> tuple[str,
             "compact targets of an operator need max_predictions: a graph must know how many slots there are"
         )
     compact = ("positions", "ids", "target_weights") if "compact" in names else ()
-    counted = tuple(name for name in ("decisions", "num_masked") if compact or name in names)
-    return (*counted, *compact, *(("rates", "weights") if "rates" in names else ()))
+    counted = ("num_masked",) if compact or "num_masked" in names else ()
+    decisions = ("decisions",) if "decisions" in names else ()
+    return (*decisions, *counted, *compact, *(("rates", "weights") if "rates" in names else ()))
 
 
 @torch.library.custom_op("fastmask::mask", mutates_args=())
