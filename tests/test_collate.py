@@ -138,7 +138,11 @@ def test_rates_and_strata_go_to_the_samples(backend: str) -> None:
 @on_host
 @pytest.mark.parametrize(
     ("law", "dtype"),
-    [("Bernoulli", "uint16"), ("Bernoulli", "int16"), ("Bernoulli", ">i4"), ("ExactCount", "uint16")],
+    [
+        ("Bernoulli", "uint16"),
+        ("Bernoulli", "int16"),
+        *(pytest.param(*mix, marks=pytest.mark.slow) for mix in (("Bernoulli", ">i4"), ("ExactCount", "uint16"))),
+    ],
 )
 def test_dtypes_are_those_of_the_masker(law: str, dtype: str, backend: str) -> None:
     labels = np.int32 if dtype == ">i4" else np.int64

@@ -126,7 +126,10 @@ def test_extreme_probabilities_are_no_exception(p: float, unit: Any, agree: Agre
         agree(fm.Masker(VOCAB, law, replacement(law, "token"), seed=3), random_batch(7, VOCAB, "left"))
 
 
-@pytest.mark.parametrize(("dtype", "id_dtype", "label_dtype"), [("uint16", None, "int32"), ("int32", "int32", "int64")])
+@pytest.mark.parametrize(
+    ("dtype", "id_dtype", "label_dtype"),
+    [("int32", "int32", "int64"), pytest.param("uint16", None, "int32", marks=pytest.mark.slow)],
+)
 def test_dtypes_decide_nothing(dtype: str, id_dtype: Any, label_dtype: str) -> None:
     batch = random_batch(9, VOCABS[1], "middle")
     parts = VOCABS[1], fm.Spans(0.3, GEOMETRIC, "word"), fm.Replace(0.4, 0.4, unit="span")

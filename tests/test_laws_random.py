@@ -54,7 +54,7 @@ def replacements(draw: st.DrawFn, vocab: fm.Vocab, units: list[Any]) -> fm.Repla
 @settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-@given(st.data())
+@given(data=st.data())
 def test_any_law_on_any_batch_gives_the_bits_of_the_reference(data: st.DataObject, agree: Agree) -> None:
     draw = data.draw
     layout = draw(st.sampled_from(LAYOUTS))
