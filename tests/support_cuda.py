@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 from support import OVERFLOW as OVERFLOW
 from support import assert_same, poisoned, small_launches
-from support_devices import FIRST, SECOND, TWINS, device_of, slow
+from support_devices import FIRST, SECOND, device_of, slow
 
 from fastmask.call import Call, Outputs
 from fastmask.kernels import reference
@@ -37,7 +37,7 @@ OFFSETS = np.array([0, 1, 2, 3, 4, 7, (1 << 34) - 64], np.uint64)
 SIMULATOR = "simulator"
 
 
-@pytest.fixture(autouse=True, params=[SIMULATOR, FIRST, *slow(SECOND, *TWINS)])
+@pytest.fixture(autouse=True, params=[SIMULATOR, FIRST, *slow(SECOND)])
 def tiny_launches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small launches for every test, in the simulator and on chips."""
     on_chip = nullcontext() if request.param == SIMULATOR else device_of(request.param, request)

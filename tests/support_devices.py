@@ -49,7 +49,7 @@ def _agree_of(request: pytest.FixtureRequest) -> Iterator[Agree]:
 
 
 _cpu_first = ["cpu", FIRST]
-agree = pytest.fixture(params=[*_cpu_first, *slow(SECOND, *TWINS)], name="agree")(_agree_of)
+agree = pytest.fixture(params=[*_cpu_first, *slow(SECOND)], name="agree")(_agree_of)
 agree_everywhere = pytest.fixture(params=[*_cpu_first, SECOND, *slow(*TWINS)], name="agree_everywhere")(_agree_of)
 agree_at_length = pytest.fixture(params=["cpu", *slow(FIRST, SECOND)], name="agree_at_length")(_agree_of)
 

@@ -14,7 +14,7 @@ import fastmask as fm
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```(python)?\n(.*?)```", README, re.DOTALL)
-EXAMPLE, CALLS = (code for language, code in BLOCKS if language)
+EXAMPLE, CALLS, RAGGED = (code for language, code in BLOCKS if language)
 
 
 def run(code: str, names: dict[str, Any]) -> str:
@@ -55,6 +55,14 @@ def test_the_calls_shown_can_be_made() -> None:
     assert chosen.any()
     np.testing.assert_array_equal(arrays["ids_out"][~chosen], ids[~chosen])
     assert not chosen[arrays["mask"] | (np.arange(16) >= arrays["lengths"][:, None])].any()
+
+
+def test_ragged_samples_are_collated_and_packed_as_shown() -> None:
+    names: dict[str, Any] = {"rows": [np.arange(1000, 1000 + n) for n in (3, 700, 60)]}
+    run(EXAMPLE, names)
+    run(RAGGED, names)
+    assert names["batch"].labels.shape == (3, 512)
+    assert [part.samples for part in names["parts"]] == [(0, 3)]
 
 
 def test_every_name_of_the_library_that_it_uses_exists() -> None:
