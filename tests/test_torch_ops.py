@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 ops = pytest.importorskip("fastmask.torch.ops")
 dynamo = pytest.importorskip("torch._dynamo.testing")
 FakeTensorMode = pytest.importorskip("torch._subclasses").FakeTensorMode
+from torch import library  # noqa: E402
 
 VOCAB = fm.Vocab(60, 4, 0, (0, 1, 2, 3, 4), is_continuation=np.arange(60) % 3 == 0)
 NO_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor compiles C++, and there is no g++")
@@ -268,7 +269,7 @@ def test_what_a_masker_refuses_is_refused(given: dict[str, Any], message: str) -
 def test_the_operator_passes_the_checks_of_torch(law: str) -> None:
     returns = "rates,compact" if law == "diffusion" else "compact"
     given = {"sample_id": 4, "lengths": torch.tensor([3, 0, 17, 9]), "returns": returns, "max_predictions": 17}
-    torch.library.opcheck(ops.mask, (ids_of(), ops.register(LAWS[law]), 3), given)
+    library.opcheck(ops.mask, (ids_of(), ops.register(LAWS[law]), 3), given)
 
 
 def supplied() -> Any:
@@ -292,4 +293,4 @@ def test_supplied_decisions_are_carried_out_in_a_graph() -> None:
 
 
 def test_the_operator_of_supplied_decisions_passes_the_checks_of_torch() -> None:
-    torch.library.opcheck(ops._apply_mlm_mask, (*supplied(), 4, 0.8, 0.9, True))
+    library.opcheck(ops._apply_mlm_mask, (*supplied(), 4, 0.8, 0.9, True))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 from fastmask import supplied, validate
 from fastmask.batch import CompactTargets, MaskedBatch
@@ -64,7 +64,7 @@ def _further(plan: Any, returns: str, max_predictions: int | None) -> tuple[str,
     return (*decisions, *counted, *compact, *(("rates", "weights") if "rates" in names else ()))
 
 
-@torch.library.custom_op("fastmask::mask", mutates_args=())
+@library.custom_op("fastmask::mask", mutates_args=())
 def mask(
     input_ids: Tensor,
     masker: str,
@@ -243,7 +243,7 @@ class MaskTokens(torch.nn.Module):  # type: ignore[misc]  # to mypy torch is Any
         return MaskedBatch(done[0], done[1], compact=compact, backend=backend, **further)
 
 
-@torch.library.custom_op("fastmask::apply_mlm_mask", mutates_args=())
+@library.custom_op("fastmask::apply_mlm_mask", mutates_args=())
 def _apply_mlm_mask(
     token_ids: Tensor,
     mask_positions: Tensor,
