@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from fastmask.vocab import integer
 
@@ -24,7 +23,7 @@ CELLS_PER_RANGE = 1 << 17
 _chosen: int | None = None
 _parallel_region = threading.RLock()  # a signal handler may mask in the thread that holds it: no kernel runs then
 _loading = threading.RLock()  # held while Numba and the kernels are imported
-_compiling: list[Any] = []  # Numba's compiler lock, while this process forks
+_held: list[contextlib.ExitStack] = []  # locks of ours and of Numba, while this process forks
 
 
 def _inherited_threads() -> bool:
@@ -42,19 +41,25 @@ _forked = _inherited_threads()
 
 
 def _before_fork() -> None:
-    """No fork while a thread imports or compiles: the child would inherit locks that are held for ever."""
-    _loading.acquire()
-    lock = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
-    if lock is not None:
-        lock.acquire()
-    _compiling.append(lock)
+    """No fork while a thread imports, compiles or drops code: the child would inherit locks that are held for ever."""
+    with contextlib.ExitStack() as locks:
+        locks.enter_context(_loading)
+        if "numba" in sys.modules:
+            _settle_numba()
+            locks.enter_context(sys.modules["numba.core.compiler_lock"].global_compiler_lock)
+            locks.enter_context(sys.modules["llvmlite.binding.ffi"].lib._lock)  # finalizers take it alone
+        _held.append(locks.pop_all())
+
+
+def _settle_numba() -> None:
+    """What Numba does once, outside its compiler lock, is done: no thread is in the middle of it."""
+    importlib.import_module("numba")
+    importlib.import_module("numpy.ma")  # which Numba imports at its first call
+    _ = sys.modules["numba.core.registry"].cpu_target.target_context
 
 
 def _after_fork() -> None:
-    lock = _compiling.pop()
-    if lock is not None:
-        lock.release()
-    _loading.release()
+    _held.pop().close()
 
 
 def _after_fork_in_child() -> None:
@@ -179,4 +184,4 @@ def load_cpu_kernels() -> None:
     """Numba and the CPU kernels are imported; no fork happens meanwhile."""
     with _loading:
         importlib.import_module("fastmask.kernels.cpu")
-        importlib.import_module("numpy.ma")  # which Numba would import at the first call, where a fork may happen
+        importlib.import_module("numpy.ma")  # which Numba would import at its first call, where a fork may happen

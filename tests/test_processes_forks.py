@@ -124,6 +124,23 @@ assert compiled
     script(code, repeats)
 
 
+@pytest.mark.parametrize("milliseconds", [0, 1, 4, 16, 64])
+def test_a_fork_while_another_thread_compiles_numbas_first_function_leaves_a_child_that_masks(
+    script: Runner, milliseconds: int
+) -> None:
+    code = """
+from numba import njit
+some_ids(SMALL)
+first = threading.Thread(target=lambda: njit(lambda a: a + 1)(1))
+first.start()
+time.sleep(int(sys.argv[3]) / 1000)
+child = forked(lambda: check(SMALL))
+first.join()
+ended_well(child)
+"""
+    script(code, milliseconds)
+
+
 @pytest.mark.parametrize("milliseconds", [10, 60, 150, 300])
 def test_a_fork_while_another_thread_makes_the_first_call_leaves_a_child_that_masks(
     script: Runner, milliseconds: int
