@@ -1,4 +1,7 @@
-"""Before anything is imported: the CUDA simulator where there is no GPU, and a compile cache of the run's own."""
+"""Before anything is imported: the CUDA simulator where there is no GPU, and a compile cache of the run's own.
+
+FASTMASK_TEST_CACHE names a folder for it that several runs share and nobody removes: only where no source changes.
+"""
 
 import atexit
 import os
@@ -15,8 +18,10 @@ if not GPU:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # read once, when numba is imported
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the processes of a run share what they compile
     # Numba does not notice edits in the modules that a kernel calls.
-    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="fastmask-numba-cache-")
-    atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
+    shared_cache = os.environ.get("FASTMASK_TEST_CACHE")
+    os.environ["NUMBA_CACHE_DIR"] = shared_cache or tempfile.mkdtemp(prefix="fastmask-numba-cache-")
+    if not shared_cache:
+        atexit.register(shutil.rmtree, os.environ["NUMBA_CACHE_DIR"], ignore_errors=True)
 os.environ.pop("FASTMASK_NUM_THREADS", None)
 
 
