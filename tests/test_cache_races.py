@@ -132,6 +132,7 @@ print(hashlib.sha256(code).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_processes_for_two_processors_never_load_each_others_code(tmp_path: Path) -> None:
     cache, meeting = tmp_path / "cache", tmp_path / "meeting"
     meeting.mkdir()

@@ -44,7 +44,9 @@ def test_the_demo_masks_a_small_file(cli: Cli, tmp_path: Path) -> None:
     assert "40.0%" in result.out
 
 
-@pytest.mark.parametrize("environment", [{"COLUMNS": "20"}, {"PYTHONIOENCODING": "ascii"}])
+@pytest.mark.parametrize(
+    "environment", [{"PYTHONIOENCODING": "ascii"}, pytest.param({"COLUMNS": "20"}, marks=pytest.mark.slow)]
+)
 def test_the_demo_works_in_narrow_and_in_ascii_terminals(tmp_path: Path, environment: dict[str, str]) -> None:
     text = tmp_path / "small.txt"
     text.write_text("Über allen Gipfeln ist Ruh, in allen Wipfeln spürest du kaum einen Hauch. " * 4)
@@ -111,8 +113,10 @@ def test_threads_have_a_row_of_their_own_where_they_come_in(monkeypatch: pytest.
         assert [place.label for place in here if place.backend != "cuda"] == labels
 
 
-def test_the_demo_refuses_in_one_line_where_the_compiler_is_switched_off() -> None:
-    process = spawn("demo", "--seconds", 0, env=os.environ | {"NUMBA_DISABLE_JIT": "1"})
+def test_the_demo_refuses_in_one_line_where_the_compiler_is_switched_off(tmp_path: Path) -> None:
+    text = tmp_path / "small.txt"
+    text.write_text("The cat sat on the mat. " * 4)
+    process = spawn("demo", text, "--seconds", 0, env=os.environ | {"NUMBA_DISABLE_JIT": "1"})
     out, err = process.communicate(timeout=120)
     assert_one_line(Result(process.returncode, out, err), "NUMBA_DISABLE_JIT")
 

@@ -22,7 +22,7 @@ def floats(kernel: Any) -> list[str]:
     return [line for line in code.splitlines() if FLOAT.search(line) and not line.startswith("declare")]
 
 
-@pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
+@pytest.mark.parametrize("parallel", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["serial", "parallel"])
 def test_no_float_in_the_drawing_path(parallel: bool) -> None:
     kernel = cpu.compiled_mask_batch(INT64, INT64, INT64, parallel, cache=False)
     (code,) = kernel.inspect_llvm().values()

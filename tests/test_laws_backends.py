@@ -128,8 +128,9 @@ def test_extreme_probabilities_are_no_exception(p: float, unit: Any, agree: Agre
 
 @pytest.mark.parametrize(
     ("dtype", "id_dtype", "label_dtype"),
-    [("int32", "int32", "int64"), pytest.param("uint16", None, "int32", marks=pytest.mark.slow)],
+    [("int32", "int32", "int64"), ("uint16", None, "int32")],
 )
+@pytest.mark.slow  # each compiles a kernel
 def test_dtypes_decide_nothing(dtype: str, id_dtype: Any, label_dtype: str) -> None:
     batch = random_batch(9, VOCABS[1], "middle")
     parts = VOCABS[1], fm.Spans(0.3, GEOMETRIC, "word"), fm.Replace(0.4, 0.4, unit="span")

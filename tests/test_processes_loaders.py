@@ -50,7 +50,7 @@ def check_collator(collator, *shapes):
 
 @once_or_often
 def test_b73_b75_workers_collate_after_the_parent_masked_and_collated_in_parallel(
-    script: Runner, layer: str, repeats: int
+    script: Runner, costly_layer: str, repeats: int
 ) -> None:
     code = """
 collator = Collator(masker, epoch=3)
@@ -70,11 +70,11 @@ for k in range(int(sys.argv[3])):
     del kept
 check_collator(collator)
 """
-    script(COLLATING + code, repeats, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb", seconds=300)
+    script(COLLATING + code, repeats, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb", seconds=300)
 
 
 @once_or_often
-def test_b74_eight_threads_collate_at_once_while_a_loader_runs(script: Runner, layer: str, repeats: int) -> None:
+def test_b74_eight_threads_collate_at_once_while_a_loader_runs(script: Runner, costly_layer: str, repeats: int) -> None:
     code = """
 from concurrent.futures import ThreadPoolExecutor
 barrier = threading.Barrier(8)
@@ -91,7 +91,7 @@ with ThreadPoolExecutor(8) as pool:  # before the main thread has masked anythin
         list(running)
 check_collator(collator)
 """
-    script(COLLATING + code, repeats, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb", seconds=300)
+    script(COLLATING + code, repeats, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb", seconds=300)
 
 
 @once_or_often

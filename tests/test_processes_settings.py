@@ -10,23 +10,28 @@ from support_processes import Runner
 # --- settings
 
 
+SETTINGS = [
+    {"FASTMASK_NUM_THREADS": "7", "NUMBA_NUM_THREADS": "7"},
+    {"NUMBA_THREADING_LAYER": "nonsense"},
+    {"NUMBA_THREADING_LAYER_PRIORITY": "workqueue tbb omp"},
+]
+MORE_SETTINGS = [
+    {"NUMBA_NUM_THREADS": "1"},
+    {"FASTMASK_NUM_THREADS": "1"},
+    {"FASTMASK_NUM_THREADS": "7"},
+    {"NUMBA_THREADING_LAYER": "safe"},
+    {"NUMBA_THREADING_LAYER": "threadsafe"},
+    {"NUMBA_THREADING_LAYER": "forksafe"},
+    {"NUMBA_THREADING_LAYER": "tbb"},
+    {"NUMBA_THREADING_LAYER": "OMP"},
+    {"NUMBA_THREADING_LAYER_PRIORITY": "omp"},
+    {"NUMBA_THREADING_LAYER_PRIORITY": "one two three"},
+]
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"NUMBA_NUM_THREADS": "1"},
-        {"FASTMASK_NUM_THREADS": "1"},
-        {"FASTMASK_NUM_THREADS": "7"},
-        {"FASTMASK_NUM_THREADS": "7", "NUMBA_NUM_THREADS": "7"},
-        {"NUMBA_THREADING_LAYER": "safe"},
-        {"NUMBA_THREADING_LAYER": "threadsafe"},
-        {"NUMBA_THREADING_LAYER": "forksafe"},
-        {"NUMBA_THREADING_LAYER": "tbb"},
-        {"NUMBA_THREADING_LAYER": "OMP"},
-        {"NUMBA_THREADING_LAYER": "nonsense"},
-        {"NUMBA_THREADING_LAYER_PRIORITY": "omp"},
-        {"NUMBA_THREADING_LAYER_PRIORITY": "workqueue tbb omp"},
-        {"NUMBA_THREADING_LAYER_PRIORITY": "one two three"},
-    ],
+    [*SETTINGS, *(pytest.param(changes, marks=pytest.mark.slow) for changes in MORE_SETTINGS)],
     ids=lambda changes: ",".join(f"{name}={value}" for name, value in changes.items()),
 )
 def test_no_setting_of_threads_raises_or_changes_a_bit(script: Runner, changes: dict[str, Any]) -> None:

@@ -42,7 +42,9 @@ check()
     script(code, repeats, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb", seconds=300)
 
 
-def test_b74_raw_threads_that_python_does_not_list_mask_large_batches_at_once(script: Runner, layer: str) -> None:
+def test_b74_raw_threads_that_python_does_not_list_mask_large_batches_at_once(
+    script: Runner, costly_layer: str
+) -> None:
     code = """
 import _thread
 left = threading.Semaphore(0)
@@ -61,7 +63,7 @@ for _ in range(4):
     assert left.acquire(timeout=60)
 assert not failed, failed
 """
-    script(code, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb")
+    script(code, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb")
 
 
 def test_threads_that_make_the_first_call_together_compile_once(script: Runner) -> None:
@@ -103,7 +105,7 @@ assert done == [None]
 
 
 @repeated
-def test_b75_a_process_ends_while_daemon_threads_mask(script: Runner, layer: str, repeats: int) -> None:
+def test_b75_a_process_ends_while_daemon_threads_mask(script: Runner, costly_layer: str, repeats: int) -> None:
     code = """
 check()
 def mask_on(shape):
@@ -115,7 +117,7 @@ for shape in (LARGE, SMALL, LARGE, SMALL, LARGE):
 time.sleep(0.05)
 """
     for _ in range(repeats if repeats > 3 else 1):
-        script(code, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb", seconds=30)
+        script(code, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb", seconds=30)
 
 
 def test_b75_one_thread_of_tbb_is_enough(script: Runner, layer: str) -> None:
@@ -206,7 +208,7 @@ assert digest(got) == WANTED[LARGE]
     script(AT_EACH_LINE + code)
 
 
-def test_an_interrupt_at_any_line_leaves_later_calls_right_and_parallel(script: Runner, layer: str) -> None:
+def test_an_interrupt_at_any_line_leaves_later_calls_right_and_parallel(script: Runner, costly_layer: str) -> None:
     code = """
 import faulthandler
 from fastmask import threads
@@ -232,7 +234,7 @@ while not done:
 assert line > 20
 check()
 """
-    script(AT_EACH_LINE + code, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb")
+    script(AT_EACH_LINE + code, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb")
 
 
 def test_after_a_recursion_error_later_calls_are_right(script: Runner) -> None:

@@ -15,7 +15,7 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 
 
 @once_or_often
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_of_multiprocessing_mask(script: Runner, costly_layer: str, method: str, repeats: int) -> None:
     code = """
 def work(k):
@@ -37,7 +37,7 @@ if __name__ == "__main__":
     script(code, method, repeats, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb")
 
 
-def test_masking_in_parallel_leaves_the_start_method_to_the_caller(script: Runner, layer: str) -> None:
+def test_masking_in_parallel_leaves_the_start_method_to_the_caller(script: Runner, costly_layer: str) -> None:
     code = """
 import multiprocessing
 check()
@@ -48,7 +48,7 @@ multiprocessing.set_start_method("spawn")
 check()
 assert multiprocessing.get_start_method() == "spawn"
 """
-    script(code, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb")
+    script(code, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb")
 
 
 def test_a_start_method_that_was_chosen_stays(script: Runner) -> None:
@@ -114,9 +114,9 @@ if __name__ == "__main__":
 @needs_torch
 @once_or_often
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_b73_workers_of_a_torch_loader_mask(script: Runner, layer: str, method: str, repeats: int) -> None:
+def test_b73_workers_of_a_torch_loader_mask(script: Runner, costly_layer: str, method: str, repeats: int) -> None:
     repeats = min(repeats, 5) if method == "spawn" else repeats  # each worker imports torch
-    script(LOADER, method, repeats, NUMBA_THREADING_LAYER=layer, noise=layer == "tbb", seconds=300)
+    script(LOADER, method, repeats, NUMBA_THREADING_LAYER=costly_layer, noise=costly_layer == "tbb", seconds=300)
 
 
 @needs_torch

@@ -226,6 +226,7 @@ def test_the_input_is_never_changed() -> None:
     assert torch.equal(ids, before)
 
 
+@pytest.mark.slow
 def test_a_module_is_found_again_in_another_process() -> None:
     module, ids = ops.MaskTokens(MASKER), ids_of(2, 9)
     code = f"""if True:
