@@ -6,6 +6,7 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import time
 import types as python_types
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from numba import config, njit, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
+try:
+    import fcntl
+except ImportError:  # where files have no such locks, every process compiles
+    fcntl = None
+
+PATIENCE = 300  # seconds that a process waits for what another compiles; a stopped one shall not stop the others
 SOURCES = (
     "philox.py",
     "fate.py",
@@ -49,6 +56,37 @@ def source_digest():
     return digest.hexdigest()[:12]
 
 
+class Turn:
+    """One process at a time compiles a kernel, which the others then find in the cache. It ends with its process."""
+
+    def __init__(self):
+        self._path, self._file = "", -1
+
+    def take(self, path):
+        """Waits for its turn at the file of this path; where that cannot be locked, or takes too long, not at all."""
+        if fcntl is None:
+            return
+        deadline = time.monotonic() + PATIENCE
+        try:
+            self._path, self._file = path, os.open(path, os.O_CREAT | os.O_RDWR)
+            while time.monotonic() < deadline:
+                try:
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError:
+                    time.sleep(0.05)
+        except OSError:
+            pass  # a read-only folder, or a file system without locks
+
+    def end(self):
+        """The next process may go on."""
+        if self._file >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+            os.close(self._file)
+            self._file = -1
+
+
 class CheckedFiles(IndexDataCacheFile):
     """Numba's cache without the index: a file per kernel and processor, which is whole or counts as missing.
 
@@ -57,13 +95,24 @@ class CheckedFiles(IndexDataCacheFile):
     compiled for, and a digest that nothing is missing or changed.
     """
 
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.turn = Turn()
+
     def _path_of(self, key):
         compiled_for = repr((self._version, self._source_stamp, key))
         name = self._index_name.removesuffix(".nbi")
         return os.path.join(self._cache_path, f"{name}.{hashlib.sha256(compiled_for.encode()).hexdigest()[:16]}.nbc")
 
     def load(self, key):
-        """The entry of a key; None where it is missing, unreadable or damaged."""
+        """The entry of a key; None where it is missing, unreadable or damaged, and it is our turn to compile it."""
+        entry = self._read(key)
+        if entry is None:
+            self.turn.take(f"{self._path_of(key)}.turn")
+            entry = self._read(key)  # which another process may have written meanwhile
+        return entry
+
+    def _read(self, key):
         try:
             content = Path(self._path_of(key)).read_bytes()
         except OSError:
@@ -128,6 +177,9 @@ def _compiled(function, signature, tag, parallel, cache, nogil):
     except OSError:  # compiled, but not saved: a full disk, a folder that was removed
         if not kernel.overloads:
             raise
+    finally:
+        if cache:
+            kernel._cache._cache_file.turn.end()
     kernel.disable_compile()
     return kernel
 

@@ -118,8 +118,8 @@ def copied_package(folder: Path) -> Path:
 
 
 def files_of(cache: Path) -> list[Path]:
-    """The files in a cache, without those that a killed process left half written."""
-    return sorted(path for path in cache.rglob("*") if path.is_file() and ".tmp." not in path.name)
+    """The files in a cache, without what a killed process left: half written files, and the sign that it compiled."""
+    return sorted(path for path in cache.rglob("*") if path.is_file() and not {".tmp", ".turn"} & set(path.suffixes))
 
 
 @pytest.fixture(scope="session")
