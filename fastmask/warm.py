@@ -44,9 +44,9 @@ def warmup(
             if whole_rows:
                 kernels.compiled_mask_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
         if collate:
-            kernels.compiled_collate_batch(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
+            kernels.compiled_collate_batch(output_dtype(dtype), labels)
         if collate and whole_rows:
-            kernels.compiled_collate_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
+            kernels.compiled_collate_rows(output_dtype(dtype), labels)
         if parallel:
             kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
     for twin in (False, True)[: 1 + parallel]:
