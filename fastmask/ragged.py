@@ -45,6 +45,8 @@ class Ragged:
         if self._values is None:
             bounds = zip(self._arrays, np.diff(self.offsets).tolist(), strict=True)
             self._values = _joined([array[:length] for array, length in bounds])
+            if self._values.size != self.offsets[-1]:
+                raise ValueError("an array changed its length while it was read")
         return self._values
 
     def cut(self, most: int) -> Ragged:
@@ -103,6 +105,8 @@ def ragged(name: str, rows: Any, kernels: Any, kinds: str = INTEGERS, most: int 
         if kernels.read_lists(samples, offsets, kinds == WORDS, values) < 0:
             return Ragged(offsets, values)
     arrays = [_array(name, index, sample, kinds) for index, sample in enumerate(samples)]
+    if list(map(len, arrays)) != lengths.tolist():
+        raise ValueError(f"{name} has a sample that changed its length while it was read")
     return _found(arrays, kernels) or Ragged(offsets, _checked(name, arrays, kinds))
 
 
@@ -191,29 +195,32 @@ def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:
         raise TypeError(f"{name} must be integers, got {values.dtype}")
     if offsets.dtype.kind not in INTEGERS:
         raise TypeError(f"the offsets of {name} must be integers, got {offsets.dtype}")
-    if (falls := offsets[1:] < offsets[:-1]).any():
-        sample = int(falls.argmax())
+    bounds = offsets.astype(np.int64)  # nobody else's
+    if (lengths := bounds[1:] - bounds[:-1]).min(initial=0) < 0:
+        sample = int((lengths < 0).argmax())
         raise ValueError(
             f"the offsets of {name} must not fall, got {offsets[sample + 1]} after {offsets[sample]} at sample {sample}"
         )
-    first, end = int(offsets[0]), int(offsets[-1])
+    first, end = int(bounds[0]), int(bounds[-1])
     if first < 0 or end > values.size:
         raise ValueError(f"the offsets of {name} must lie in [0, {values.size}], got {first} to {end}")
-    return Ragged(offsets.astype(np.int64) - first, values[first:end])
+    bounds -= first
+    return Ragged(bounds, values[first:end])
 
 
 def _of_arrow(name: str, array: Any, kinds: str) -> tuple[Array, Array]:
     """Values and offsets of Arrow lists, in chunks or whole, sliced or not. ValueError for nulls, but in words -1."""
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()
-    if not (hasattr(array, "values") and hasattr(array, "offsets")):
+    values, offsets = getattr(array, "values", None), getattr(array, "offsets", None)
+    if values is None or offsets is None:
         raise TypeError(f"{name} must be an Arrow array of lists, got {getattr(array, 'type', _kind(array))}")
     if array.null_count:
         sample = array.is_null().to_numpy(zero_copy_only=False).argmax()
         raise ValueError(f"{name} must have no nulls, but sample {sample} is null")
-    offsets = array.offsets.to_numpy()
+    offsets = offsets.to_numpy()
     first, end = int(offsets[0]), int(offsets[-1])
-    used, offsets = array.values.slice(first, end - first), offsets - first
+    used, offsets = values.slice(first, end - first), offsets - first
     if kinds == WORDS:
         used = used.fill_null(-1)
     if used.null_count:

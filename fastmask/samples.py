@@ -94,6 +94,8 @@ class Samples:
 
     def ask(self, returns: Any, max_predictions: Any = None) -> None:
         """What is to be returned beside ids and labels. Errors are those of a call of a masker."""
+        if returns == () and max_predictions is None:
+            return
         self._names = checked_returns(returns)
         check_returns(self._masker.plan, self._names, max_predictions)
         if "rates" in self._names:
