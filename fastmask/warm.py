@@ -47,8 +47,7 @@ def warmup(
             kernels.compiled_collate_batch(output_dtype(dtype), labels)
         if collate and whole_rows:
             kernels.compiled_collate_rows(output_dtype(dtype), labels)
-        if parallel:
-            kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
+        kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
     for twin in (False, True)[: 1 + parallel]:
         kernels.compiled_apply_supplied(twin)
     for width in (1, 2, 4, 8):  # of attention masks
