@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ LEFT: dict[str, Callable[[Array], Any]] = {
     "backwards": lambda array: array[::-1],
     "misaligned": lambda array: np.frombuffer(b"x" + array.tobytes(), array.dtype, offset=1),
     "of two dimensions": lambda array: array[None],
-    "of no dimension": lambda array: array[0].reshape(()),
+    "of no dimension": lambda array: np.array(array[0]),
     "narrower": lambda array: array.astype(np.int32),
     "unsigned": lambda array: array.astype(np.uint64),
     "of floats": lambda array: array.astype(np.float64),
@@ -186,10 +187,10 @@ def test_a_memory_mapped_data_set_is_read_where_its_samples_lie_alone(kind: str,
     with path.open("wb") as file:
         file.truncate(size)  # takes no room on the disk
     ids: Array = np.memmap(path, np.uint16, "r")
-    first = ids.size // 2
+    bounds = ids.size // 2 + np.arange(COUNT + 1) * WIDTH
     mapped: dict[str, Callable[[], Any]] = {
-        "a pair": lambda: (ids, first + np.arange(COUNT + 1) * WIDTH),
-        "arrays": lambda: [ids[k : k + WIDTH] for k in range(0, ids.size, ids.size // COUNT)],
+        "a pair": lambda: (ids, bounds),
+        "arrays": lambda: [ids[first:end] for first, end in pairwise(bounds.tolist())],
     }
     fm.collate(MASKER, arrays([[5]], np.uint16), epoch=0, backend="cpu")
     before = resident()
