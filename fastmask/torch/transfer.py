@@ -35,7 +35,7 @@ class SharedBatch(dict[str, Any]):
 
     def _place(self, value: Any) -> Any:
         """Where a tensor lies in the block; another value, which may have been put here since, as it is."""
-        if not isinstance(value, torch.Tensor) or value.data_ptr() == 0:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
             return value
         if value.untyped_storage().data_ptr() != self._block.untyped_storage().data_ptr():
             return value
