@@ -90,17 +90,7 @@ def collate_batch_kernel(
     for low in range(0, count, step):
         high = min(low + step, count)
         rows = fill_rows(
-            memory,
-            low,
-            high,
-            width,
-            left,
-            pad_id,
-            addresses,
-            itemsize,
-            boundaries,
-            special_tokens_mask,
-            memory.word_ids,
+            memory, low, high, width, left, pad_id, addresses, itemsize, boundaries, special_tokens_mask, no_words
         )
         mark_real(boundaries, low, high, width, left, attention_mask[low * width : high * width])
         batch = Batch(
