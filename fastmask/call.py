@@ -40,7 +40,7 @@ class Arguments:
 class Call:
     """One batch, validated and flat. Arrays are 1-D, contiguous, native-endian and never written."""
 
-    ids: Array  # (cells,) uint16, int32 or int64
+    ids: Array  # (cells,) uint16, int32 or int64; none where there are addresses
     rows: int
     row_length: int  # of a packed batch: that of the longest row, or more
     epoch: int
@@ -51,6 +51,7 @@ class Call:
     starts: Array | None = None  # (rows,) int64; with lengths None: the pad id's runs at both ends are padding
     lengths: Array | None = None  # (rows,) int64; alone: rows start at column 0
     boundaries: Array | None = None  # (rows + 1,) int64, from 0 to the number of cells; starts and lengths are None
+    addresses: Array | None = None  # (rows,) int64: where the ids of each sample of a packed batch lie, if not in `ids`
     special_tokens_mask: Array | None = None  # (cells,) uint8, non-zero: never selected
     word_ids: Array | None = None  # (cells,) int32 or int64; None: the plan's table of continuations tells words
     offsets: Array | None = None  # (rows,) uint64, added to the position in the stream (not in the content id)

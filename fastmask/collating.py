@@ -108,7 +108,7 @@ def collate(
     multiple = 1 if pad_to_multiple_of is None else at_least_one("pad_to_multiple_of", pad_to_multiple_of)
     most = None if max_length is None else at_least_one("max_length", max_length)
     said = Said(epoch, sample_ids, token_type_ids, special_tokens_mask, word_ids, rates, stratify)
-    samples = Samples(masker, rows, said, backend, most)
+    samples = Samples(masker, rows, said, backend, most, joined=False)
     samples.ask(returns, max_predictions)
     width, left = -(-samples.call.row_length // multiple) * multiple, padding_side == "left"
     return _padded(samples, width, left, max_predictions)
@@ -125,9 +125,7 @@ def _padded(samples: Samples, width: int, left: bool, max_predictions: int | Non
         kernels.pad_rows(values, offsets, width, left, padding, out)
         return out.reshape(shape)
 
-    out = samples.collated(width, left)
-    attention_mask = buffers.empty(shape[0] * width, np.int64)
-    kernels.mark_real(offsets, width, left, attention_mask)
+    out, attention_mask = samples.collated(width, left)
     rates, weights = samples.rates_and_weights()
     return CollatedBatch(
         input_ids=out.input_ids.reshape(shape),

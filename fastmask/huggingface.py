@@ -141,7 +141,11 @@ class DataCollatorForLanguageModeling:
             from fastmask.torch.collator import as_tensors
 
             batch = as_tensors(batch)
-        return BatchEncoding(batch) if named else batch
+        if not named:
+            return batch
+        encoding: Batch = BatchEncoding()
+        encoding.data = batch  # type: ignore[attr-defined]  # not copied: a worker's batch knows how to travel
+        return encoding
 
 
 def _no_masker(tokenizer: Any) -> Masker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,25 +15,48 @@ from fastmask import buffers
 from fastmask.arrays import to_host
 
 INTEGERS, WHOLE, WORDS = "iu", "biu", "iuO"  # kinds of dtypes: of ids; of types and masks; of word ids, with None
+NO_LIMIT = (1 << 63) - 1
 Array = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ragged:
-    """Sample r is values[offsets[r]:offsets[r + 1]]. The values may be the caller's memory, and are never written."""
+    """Sample r is values[offsets[r]:offsets[r + 1]]. The values may be the caller's memory, and are never written.
 
-    values: Array  # 1-D
-    offsets: Offsets  # (samples + 1,), from 0 to the number of values
+    Attributes:
+        offsets: (samples + 1,), from 0 to the number of values.
+        addresses: (samples,) int64: where the values of each sample lie; None: in `values`.
+        dtype: of the values.
+    """
+
+    offsets: Offsets
+    _values: Array | None  # 1-D; None: those of the arrays, not joined yet
+    _arrays: Sequence[Array] = ()  # of which an array may be longer than its sample
+    addresses: npt.NDArray[np.int64] | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._arrays[0].dtype if self._values is None else self._values.dtype
+
+    @property
+    def values(self) -> Array:
+        """The values of all samples, one after the other: (values,)."""
+        if self._values is None:
+            bounds = zip(self._arrays, np.diff(self.offsets).tolist(), strict=True)
+            self._values = _joined([array[:length] for array, length in bounds])
+            if self._values.size != self.offsets[-1]:
+                raise ValueError("an array changed its length while it was read")
+        return self._values
 
     def cut(self, most: int) -> Ragged:
         """The first `most` values of each sample; itself where none is longer."""
-        lengths = np.diff(self.offsets)
+        lengths, values = np.diff(self.offsets), self.values
         if lengths.max(initial=0) <= most:
             return self
         kept = np.minimum(lengths, most)
         bounds = zip(self.offsets.tolist(), kept.tolist(), strict=False)
-        return _joined([self.values[first : first + length] for first, length in bounds], kept)
+        return Ragged(_offsets(kept), _joined([values[first : first + length] for first, length in bounds]))
 
 
 def place(offsets: Offsets, cell: int) -> str:
@@ -69,16 +92,22 @@ def ragged(name: str, rows: Any, kernels: Any, kinds: str = INTEGERS, most: int 
     if isinstance(rows, (str, bytes, dict)) or not isinstance(rows, Iterable):
         raise TypeError(f"{name} must be a list of samples, (values, offsets) or Arrow lists, got {_kind(rows)}")
     samples = list(rows)
+    first = type(samples[0]) if samples else None
+    if first is np.ndarray and (found := _found(samples, kernels, most)):
+        return found
     lengths = _lengths(name, samples)
     if most is not None and lengths.max(initial=0) > most:
         samples = [sample[:most] for sample in samples]
         lengths = np.minimum(lengths, most)
-    if samples and set(map(type, samples)) == {list}:
-        offsets = _offsets(lengths)
+    offsets = _offsets(lengths)
+    if first is list:
         values = buffers.empty(int(offsets[-1]), np.int64)
         if kernels.read_lists(samples, offsets, kinds == WORDS, values) < 0:
-            return Ragged(values, offsets)
-    return _of_arrays(name, samples, lengths, kinds)
+            return Ragged(offsets, values)
+    arrays = [_array(name, index, sample, kinds) for index, sample in enumerate(samples)]
+    if list(map(len, arrays)) != lengths.tolist():
+        raise ValueError(f"{name} has a sample that changed its length while it was read")
+    return _found(arrays, kernels) or Ragged(offsets, _checked(name, arrays, kinds))
 
 
 def _kind(x: Any) -> str:
@@ -99,33 +128,36 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> Offsets:
     return offsets
 
 
-def _joined(parts: list[Array], lengths: npt.NDArray[np.int64]) -> Ragged:
+def _found(arrays: list[Array], kernels: Any, most: int | None = None) -> Ragged | None:
+    """Arrays that can be read where they lie: 1-D, contiguous, of one dtype of integers. Others are joined: None."""
+    if not arrays or arrays[0].dtype.kind not in INTEGERS or not arrays[0].dtype.isnative:
+        return None
+    offsets, addresses = np.empty(len(arrays) + 1, np.int64), np.empty(len(arrays), np.int64)
+    if kernels.find_arrays(arrays, NO_LIMIT if most is None else most, offsets, addresses) >= 0:
+        return None
+    return Ragged(offsets, None, arrays, addresses)
+
+
+def _joined(parts: list[Array]) -> Array:
     """1-D arrays one after the other."""
-    offsets, dtypes = _offsets(lengths), {part.dtype for part in parts}
-    if offsets[-1] == 0:
-        return Ragged(np.empty(0, np.int64), offsets)
+    dtypes = {part.dtype for part in parts}
     if len(dtypes) == 1 and not parts[0].dtype.hasobject:
         with contextlib.suppress(TypeError):  # arrays that are not contiguous
-            joined = b"".join(parts)  # type: ignore[arg-type]  # twice as fast as np.concatenate
-            return Ragged(np.frombuffer(joined, parts[0].dtype), offsets)
-    return Ragged(np.concatenate(parts), offsets)
+            return np.frombuffer(b"".join(parts), parts[0].dtype)  # type: ignore[arg-type]  # faster than concatenate
+    return np.concatenate([np.empty(0, np.int64)] * (not parts) + parts)
 
 
-def _of_arrays(name: str, samples: list[Any], lengths: npt.NDArray[np.int64], kinds: str) -> Ragged:
-    """Samples of any kind; the first one that is not 1-D or not of integers is named."""
-    if set(map(type, samples)) != {np.ndarray}:
-        samples = [_array(name, index, sample, kinds) for index, sample in enumerate(samples)]
-    if all(dtype.kind in kinds for dtype in {sample.dtype for sample in samples}) and {1} >= {x.ndim for x in samples}:
-        done = _joined(samples, lengths)
-        if done.values.dtype.kind in kinds:
-            return done
-        raise TypeError(f"{name} has samples of dtypes that no dtype of integers holds")
+def _checked(name: str, samples: list[Array], kinds: str) -> Array:
+    """Arrays of any kind joined; the first one that is not 1-D or not of integers is named."""
     for index, sample in enumerate(samples):
         if sample.ndim != 1:
             raise ValueError(f"{name} of sample {index} must have 1 dimension, got shape {sample.shape}")
         if sample.dtype.kind not in kinds:
             raise TypeError(f"{name} of sample {index} must be integers, got {sample.dtype}")
-    raise AssertionError
+    done = _joined(samples)
+    if done.dtype.kind not in kinds:
+        raise TypeError(f"{name} has samples of dtypes that no dtype of integers holds")
+    return done
 
 
 def _array(name: str, index: int, sample: Any, kinds: str) -> Array:
@@ -163,29 +195,32 @@ def _of_pair(name: str, pair: tuple[Any, ...], kinds: str) -> Ragged:
         raise TypeError(f"{name} must be integers, got {values.dtype}")
     if offsets.dtype.kind not in INTEGERS:
         raise TypeError(f"the offsets of {name} must be integers, got {offsets.dtype}")
-    if (falls := offsets[1:] < offsets[:-1]).any():
-        sample = int(falls.argmax())
+    bounds = offsets.astype(np.int64)  # nobody else's
+    if (lengths := bounds[1:] - bounds[:-1]).min(initial=0) < 0:
+        sample = int((lengths < 0).argmax())
         raise ValueError(
             f"the offsets of {name} must not fall, got {offsets[sample + 1]} after {offsets[sample]} at sample {sample}"
         )
-    first, end = int(offsets[0]), int(offsets[-1])
+    first, end = int(bounds[0]), int(bounds[-1])
     if first < 0 or end > values.size:
         raise ValueError(f"the offsets of {name} must lie in [0, {values.size}], got {first} to {end}")
-    return Ragged(values[first:end], offsets.astype(np.int64) - first)
+    bounds -= first
+    return Ragged(bounds, values[first:end])
 
 
 def _of_arrow(name: str, array: Any, kinds: str) -> tuple[Array, Array]:
     """Values and offsets of Arrow lists, in chunks or whole, sliced or not. ValueError for nulls, but in words -1."""
     if hasattr(array, "combine_chunks"):
         array = array.combine_chunks()
-    if not (hasattr(array, "values") and hasattr(array, "offsets")):
+    values, offsets = getattr(array, "values", None), getattr(array, "offsets", None)
+    if values is None or offsets is None:
         raise TypeError(f"{name} must be an Arrow array of lists, got {getattr(array, 'type', _kind(array))}")
     if array.null_count:
         sample = array.is_null().to_numpy(zero_copy_only=False).argmax()
         raise ValueError(f"{name} must have no nulls, but sample {sample} is null")
-    offsets = array.offsets.to_numpy()
+    offsets = offsets.to_numpy()
     first, end = int(offsets[0]), int(offsets[-1])
-    used, offsets = array.values.slice(first, end - first), offsets - first
+    used, offsets = values.slice(first, end - first), offsets - first
     if kinds == WORDS:
         used = used.fill_null(-1)
     if used.null_count:

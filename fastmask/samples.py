@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fastmask import host, validate
+from fastmask import buffers, host, validate
 from fastmask.batch import CompactTargets
-from fastmask.call import Arguments, Call, Outputs
+from fastmask.call import Arguments, Outputs
 from fastmask.dispatch import choose, host_kernels
 from fastmask.outputs import NOTHING, check_returns, checked_returns, fresh_dtypes, fresh_outputs
 from fastmask.ragged import INTEGERS, WHOLE, WORDS, place, ragged
@@ -54,21 +54,25 @@ class Samples:
         call: Call, packed.
     """
 
-    def __init__(self, masker: Masker, rows: Any, said: Said, backend: str | None, most: int | None = None) -> None:
+    def __init__(
+        self, masker: Masker, rows: Any, said: Said, backend: str | None, most: int | None = None, joined: bool = True
+    ) -> None:
         self._masker, self._most = masker, most
         self._backend = choose(IN_HOST_MEMORY, backend, "rows")
         self.kernels = host_kernels(self._backend)
-        tokens = ragged("input_ids", rows, self.kernels, INTEGERS, most)
-        self._ids, self.offsets = validate.checked_ids(tokens.values), tokens.offsets
+        self._tokens = tokens = ragged("input_ids", rows, self.kernels, INTEGERS, most)
+        self.offsets = tokens.offsets
         if self.offsets.size == 1:
             raise ValueError("rows must hold at least one sample, got none")
         self.token_type_ids = self._int64("token_type_ids", said.token_type_ids)
         self.special_tokens_mask = marks = self._int64("special_tokens_mask", said.special_tokens_mask)
         words = self._beside("word_ids", said.word_ids, WORDS)
-        given = Arguments(
-            said.epoch, said.sample_ids, None, marks, None, self.offsets, words, said.rates, 0, said.stratify
-        )
-        self.call = validate.host_call(masker.plan, self._ids, self.kernels.real_runs, given)
+        given = Arguments(said.epoch, said.sample_ids, None, marks, None, None, words, said.rates, 0, said.stratify)
+        if tokens.addresses is None or joined or (said.sample_ids is None and masker.plan.law == "diffusion"):
+            ids, addresses = tokens.values, None
+        else:
+            ids, addresses = np.empty(0, tokens.dtype), tokens.addresses
+        self.call = validate.ragged_call(masker.plan, ids, self.offsets, addresses, given)
         self._names = NOTHING
 
     def _int64(self, name: str, rows: Any) -> Array | None:
@@ -90,36 +94,35 @@ class Samples:
 
     def ask(self, returns: Any, max_predictions: Any = None) -> None:
         """What is to be returned beside ids and labels. Errors are those of a call of a masker."""
+        if returns == () and max_predictions is None:
+            return
         self._names = checked_returns(returns)
         check_returns(self._masker.plan, self._names, max_predictions)
         if "rates" in self._names:
             self.call.thresholds = self.kernels.sample_rates(self._masker.plan, self.call)
 
     def _fresh(self, cells: int) -> Outputs:
-        dtypes = fresh_dtypes(self._masker, self._ids, self._ids.dtype)
+        dtypes = fresh_dtypes(self._masker, self.call.ids, self._tokens.dtype)
         return fresh_outputs(cells, self.call.rows, *dtypes, self._names)
 
-    def masked(self, call: Call | None = None) -> Outputs:
+    def masked(self) -> Outputs:
         """The samples, masked, side by side. ValueError where an id is out of range."""
-        cells, plan = self._ids.size, self._masker.plan
+        cells, plan = int(self.offsets[-1]), self._masker.plan
         out = self._fresh(cells)
-        if cells and not host.run(self.kernels.mask_batch, self._backend, cells, plan, call or self.call, out):
+        if cells and not host.run(self.kernels.mask_batch, self._backend, cells, plan, self.call, out):
             raise self._id_error()
         return out
 
-    def collated(self, width: int, left: bool) -> Outputs:
-        """The samples, masked, in padded rows. ValueError where an id is out of range."""
+    def collated(self, width: int, left: bool) -> tuple[Outputs, Array]:
+        """The samples, masked, in padded rows, and their attention mask. ValueError where an id is out of range."""
         cells = self.call.rows * width
-        if self._ids.size == cells:
-            lengths = np.full(self.call.rows, width)  # no padding: it is the same, in rows
-            return self.masked(replace(self.call, boundaries=None, row_length=width, lengths=lengths))
-        out = self._fresh(cells)
-        if not self.kernels.collate_batch(self._masker.plan, self.call, width, left, out):
+        out, attention_mask = self._fresh(cells), buffers.empty(cells, np.int64)
+        if cells and not self.kernels.collate_batch(self._masker.plan, self.call, width, left, out, attention_mask):
             raise self._id_error()
-        return out
+        return out, attention_mask
 
     def _id_error(self) -> ValueError:
-        ids, size = self._ids, self._masker.plan.size
+        ids, size = self._tokens.values, self._masker.plan.size
         cell = int(((ids < 0) | (ids >= size)).argmax())
         return ValueError(f"input_ids must be in [0, {size}), got {ids[cell]} {place(self.offsets, cell)}")
 

@@ -226,16 +226,12 @@ def check_probabilities(name: str, values: npt.NDArray[Any]) -> None:
 
 def host_call(plan: Plan, ids: Ids, real_runs: Any, given: Arguments) -> Call:
     """The Call of a public call on host arrays. real_runs: the backend's operation, for attention masks."""
-    if plan.needs_words or given.rates is not None or given.stratify is not None:
-        check_law(plan, given)
     rows, row_length = ids_shape(ids.shape)
     call = Call(flat_ids(ids, plan.size), rows, row_length, checked_epoch(given.epoch))
     if given.cu_seqlens is not None:
         call.boundaries = checked_boundaries(given.cu_seqlens, ids.shape)
         lengths = np.diff(call.boundaries)
-        rows, call.rows, call.row_length = lengths.size, lengths.size, int(lengths.max(initial=0))
-    if given.sample_ids is not None:
-        call.sample_ids = checked_sample_ids(given.sample_ids, rows)
+        call.rows, call.row_length = lengths.size, int(lengths.max(initial=0))
     if given.lengths is not None:
         call.lengths = checked_lengths(given.lengths, rows, row_length)
     if given.attention_mask is not None:
@@ -243,15 +239,33 @@ def host_call(plan: Plan, ids: Ids, real_runs: Any, given: Arguments) -> Call:
         call.starts, call.lengths, wrong = real_runs(readable_mask(mask).reshape(rows, row_length))
         if wrong >= 0:
             raise mask_error(mask, int(wrong))
+    return _said_of_samples(call, plan, given, ids.shape)
+
+
+def ragged_call(plan: Plan, ids: Ids, boundaries: Any, addresses: Any, given: Arguments) -> Call:
+    """The Call of samples side by side, or of samples that lie at addresses (ids then tell the dtype alone)."""
+    row_length = int((boundaries[1:] - boundaries[:-1]).max())
+    flat, epoch = flat_ids(checked_ids(ids), plan.size), checked_epoch(given.epoch)
+    call = Call(flat, boundaries.size - 1, row_length, epoch, boundaries=boundaries, addresses=addresses)
+    return _said_of_samples(call, plan, given, (int(boundaries[-1]),))
+
+
+def _said_of_samples(call: Call, plan: Plan, given: Arguments, shape: tuple[int, ...]) -> Call:
+    """The call itself, with what is said of its samples and cells beside where they lie."""
+    rows = call.rows
+    if plan.needs_words or given.rates is not None or given.stratify is not None:
+        check_law(plan, given)
+    if given.sample_ids is not None:
+        call.sample_ids = checked_sample_ids(given.sample_ids, rows)
     if given.special_tokens_mask is not None:
-        call.special_tokens_mask = checked_marks(given.special_tokens_mask, ids.shape)
+        call.special_tokens_mask = checked_marks(given.special_tokens_mask, shape)
     if given.rates is not None:
         if plan.law == "bernoulli":
             call.thresholds = checked_rates(given.rates, rows)
         else:
             call.rates = checked_count_rates(given.rates, rows)
     if given.word_ids is not None:
-        call.word_ids = checked_word_ids(given.word_ids, ids.shape)
+        call.word_ids = checked_word_ids(given.word_ids, shape)
     if given.stratify is not None:
         call.strata, call.step = checked_strata(given.stratify, rows)
     longest = call.row_length if call.lengths is None else call.lengths

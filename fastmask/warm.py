@@ -44,11 +44,10 @@ def warmup(
             if whole_rows:
                 kernels.compiled_mask_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels, twin)
         if collate:
-            kernels.compiled_collate_batch(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
+            kernels.compiled_collate_batch(output_dtype(dtype), labels)
         if collate and whole_rows:
-            kernels.compiled_collate_rows(KERNEL_DTYPES[dtype], output_dtype(dtype), labels)
-        if parallel:
-            kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
+            kernels.compiled_collate_rows(output_dtype(dtype), labels)
+        kernels.compiled_content_ids(KERNEL_DTYPES[dtype])
     for twin in (False, True)[: 1 + parallel]:
         kernels.compiled_apply_supplied(twin)
     for width in (1, 2, 4, 8):  # of attention masks

@@ -1,4 +1,4 @@
-"""Vector tests as 64-bit sets, in plain LLVM vector IR: nothing in them is bound to one processor."""
+"""Vector tests as 64-bit sets, in plain LLVM vector IR: nothing in them is bound to one processor. And addresses."""
 
 from llvmlite import ir
 from numba import types
@@ -103,3 +103,13 @@ def mix_64(typing_context, target, source, start):
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@intrinsic
+def pointer(typing_context, address, dtype):
+    """An address as a pointer to a dtype."""
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(dtype.dtype)(types.int64, dtype), codegen

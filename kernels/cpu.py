@@ -14,19 +14,17 @@ from fastmask.kernels.cpu_compile import read_array as _read
 from fastmask.kernels.cpu_compile import write_array as _write
 from fastmask.kernels.cpu_layout import (
     compiled_count_positions,
-    compiled_mark_real,
     compiled_pad_rows,
     count_positions,
-    mark_real,
     pad_rows,
 )
-from fastmask.kernels.cpu_lists import compiled_read_lists, read_lists
+from fastmask.kernels.cpu_objects import compiled_find_arrays, compiled_read_lists, find_arrays, read_lists
 from fastmask.kernels.cpu_range import content_id, content_weight, locate
 from fastmask.kernels.cpu_tile import first_word, rate_of
 
-__all__ = ["count_positions", "mark_real", "pad_rows", "read_lists"]  # operations that have modules of their own
+__all__ = ["count_positions", "find_arrays", "pad_rows", "read_lists"]  # operations that have modules of their own
 
-LAYOUT_KERNELS = compiled_pad_rows, compiled_mark_real, compiled_count_positions, compiled_read_lists
+LAYOUT_KERNELS = compiled_pad_rows, compiled_count_positions, compiled_read_lists, compiled_find_arrays
 WEIGHTS_KEPT = 1 << 17  # content weights held in memory; those of later positions are computed
 NO_BYTES, NO_WORDS = np.empty(0, np.uint8), np.empty(0, np.uint32)  # stand for arrays that are not there
 NO_LABELS = {np.dtype(dtype): np.empty(0, dtype) for dtype in (np.int32, np.int64)}
@@ -123,31 +121,33 @@ def compiled_mask_rows(id_dtype, out_dtype, label_dtype, parallel, cache=True):
 
 
 @functools.cache
-def compiled_collate_batch(id_dtype, out_dtype, label_dtype, cache=True):
-    """The kernel of `collate_batch` for ids, corrupted ids and labels of three dtypes."""
-    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
-    longs = _read(types.uint64)
+def compiled_collate_batch(out_dtype, label_dtype, cache=True):
+    """The kernel of `collate_batch` for corrupted ids and labels of two dtypes."""
+    out, labels = from_dtype(out_dtype), from_dtype(label_dtype)
+    longs, integers = _read(types.uint64), _read(types.int64)
     signature = types.boolean(
-        types.int64, types.boolean, _read(ids), _read(types.int64),
+        types.int64, types.boolean, integers, types.int64, integers,
         types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs,
         longs, _read(types.uint32, 2), _read(types.uint32), longs,
-        _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64), _write(labels),
+        _write(types.int64), _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64),
+        _write(labels),
     )  # fmt: skip
-    return compile_kernel(collate_batch_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
+    return compile_kernel(collate_batch_kernel, signature, f"{out}_{labels}", parallel=False, cache=cache)
 
 
 @functools.cache
-def compiled_collate_rows(id_dtype, out_dtype, label_dtype, cache=True):
+def compiled_collate_rows(out_dtype, label_dtype, cache=True):
     """The kernel of `collate_batch` for laws that look at whole rows."""
-    ids, out, labels = (from_dtype(dtype) for dtype in (id_dtype, out_dtype, label_dtype))
+    out, labels = from_dtype(out_dtype), from_dtype(label_dtype)
     longs, integers = _read(types.uint64), _read(types.int64)
     signature = types.boolean(
-        types.int64, types.boolean, _read(ids), integers,
+        types.int64, types.boolean, integers, types.int64, integers,
         types.uint64, longs, _read(types.uint8), longs, _read(types.uint32), longs, _read(types.float64), integers,
         integers, longs, _read(types.uint32, 2), _read(types.uint32), longs, longs, _read(types.uint8),
-        _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64), _write(labels),
+        _write(types.int64), _write(out), _write(labels), _write(types.uint8), _write(types.int64), _write(types.int64),
+        _write(labels),
     )  # fmt: skip
-    return compile_kernel(collate_rows_kernel, signature, f"{ids}_{out}_{labels}", parallel=False, cache=cache)
+    return compile_kernel(collate_rows_kernel, signature, f"{out}_{labels}", parallel=False, cache=cache)
 
 
 @functools.cache
@@ -307,11 +307,14 @@ def mask_batch(plan, call, out, ranges=1):
     return compiled_mask_rows(*dtypes)(*batch, *samples, *_rows_of(plan, call), *target)
 
 
-def collate_batch(plan, call, width, left, out):
+def collate_batch(plan, call, width, left, out, attention_mask):
     """True iff every id of a packed Call is in range; the Outputs then hold its samples, masked, in padded rows."""
-    batch = width, left, call.ids, call.boundaries, *_samples_of(plan, call, False)
-    target = *_objective_of(plan), *_target_of(out)
-    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype
+    ids, boundaries, addresses = call.ids, call.boundaries, call.addresses
+    if addresses is None:
+        addresses = ids.ctypes.data + boundaries[:-1] * ids.itemsize
+    batch = width, left, addresses, ids.itemsize, boundaries, *_samples_of(plan, call, False)
+    target = *_objective_of(plan), attention_mask, *_target_of(out)
+    dtypes = out.input_ids.dtype, out.labels.dtype
     if plan.by_token:
         return compiled_collate_batch(*dtypes)(*batch, *target)
     return compiled_collate_rows(*dtypes)(*batch, *_rows_of(plan, call), *target)

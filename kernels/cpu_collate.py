@@ -1,7 +1,7 @@
 """Samples that lie side by side, and the same in padded rows, on the CPU.
 
 A batch is collated chunk by chunk: so many rows are laid out in memory that stays in the L2 cache, and masked from
-there into the outputs, each of which is written once.
+there into the outputs, each of which is written once. Samples are read where they lie, once, and as int64.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from fastmask.kernels import layout, philox
-from fastmask.kernels.cpu_layout import lay_out
+from fastmask.kernels.cpu_layout import lay_out, lay_out_ids, mark_real
 from fastmask.kernels.cpu_range import Batch, Objective, Target, make_scratch, mask_range
 from fastmask.kernels.cpu_rows import mask_rows
 from fastmask.kernels.cpu_samples import Law, Samples, make_row_scratch
@@ -31,11 +31,11 @@ class Rows(NamedTuple):
 
 
 @njit
-def make_rows(step, width, ids, special_tokens_mask, word_ids):
+def make_rows(step, width, special_tokens_mask, word_ids):
     """Memory for so many rows."""
     cells = step * width
     return Rows(
-        np.empty(cells, ids.dtype),
+        np.empty(cells, np.int64),
         np.empty(cells if special_tokens_mask.size > 0 else 0, np.uint8),
         np.empty(cells if word_ids.size > 0 else 0, np.int64),
         np.empty(step, np.int64),
@@ -44,9 +44,9 @@ def make_rows(step, width, ids, special_tokens_mask, word_ids):
 
 
 @njit
-def fill_rows(rows, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, word_ids):
+def fill_rows(rows, low, high, width, left, pad_id, addresses, itemsize, boundaries, special_tokens_mask, word_ids):
     """The samples low .. high - 1 in a chunk; that part of its memory which holds them."""
-    lay_out(ids, boundaries, low, high, width, left, pad_id, rows.ids)
+    lay_out_ids(addresses, itemsize, boundaries, low, high, width, left, pad_id, rows.ids)
     if rows.marks.size > 0:
         lay_out(special_tokens_mask, boundaries, low, high, width, left, np.uint8(1), rows.marks)
     if rows.word_ids.size > 0:
@@ -70,24 +70,29 @@ def part_of(target, low, high, width, slot):
 
 
 def collate_batch_kernel(
-    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, plan, runs,
-    pool, cumulative, input_ids, labels, decisions, num_masked, selected_positions, selected_ids,
+    width, left, addresses, itemsize, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights,
+    plan, runs, pool, cumulative,
+    attention_mask, input_ids, labels, decisions, num_masked, selected_positions, selected_ids,
 ):  # fmt: skip
     """The samples are masked and laid out in padded rows; False iff an id is out of range."""
     count = boundaries.size - 1
     step = min(max(CHUNK // width, 1), count)
-    pad_id = ids.dtype.type(plan[layout.PAD_ID])
+    pad_id = np.int64(plan[layout.PAD_ID])
     counter3 = (epoch << philox.PURPOSE_BITS) | philox.PURPOSE_SELECT
     objective = Objective(plan, runs, pool, cumulative)
     target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, False)
-    memory = make_rows(step, width, ids, special_tokens_mask, np.empty(0, np.int64))
+    no_words = np.empty(0, np.int64)
+    memory = make_rows(step, width, special_tokens_mask, no_words)
     scratch = make_scratch(target, step)
     begun, lists = np.zeros((2, 2), np.int64)
     fill(num_masked, np.int64(0))
     in_range, slot = True, np.int64(0)
     for low in range(0, count, step):
         high = min(low + step, count)
-        rows = fill_rows(memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, memory.word_ids)
+        rows = fill_rows(
+            memory, low, high, width, left, pad_id, addresses, itemsize, boundaries, special_tokens_mask, no_words
+        )
+        mark_real(boundaries, low, high, width, left, attention_mask[low * width : high * width])
         batch = Batch(
             rows.ids, rows.firsts, rows.ends, sample_ids[low:high], rows.marks, offsets[low:high], thresholds[low:high],
             weights, counter3, width,
@@ -99,24 +104,27 @@ def collate_batch_kernel(
 
 
 def collate_rows_kernel(
-    width, left, ids, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights, rates, word_ids,
-    counts, plan, runs, pool, cumulative, length_sums, is_continuation,
-    input_ids, labels, decisions, num_masked, selected_positions, selected_ids,
+    width, left, addresses, itemsize, boundaries, epoch, sample_ids, special_tokens_mask, offsets, thresholds, weights,
+    rates, word_ids, counts, plan, runs, pool, cumulative, length_sums, is_continuation,
+    attention_mask, input_ids, labels, decisions, num_masked, selected_positions, selected_ids,
 ):  # fmt: skip
     """The samples are masked by a law that looks at whole rows, and laid out; False iff an id is out of range."""
     count = boundaries.size - 1
     step = min(max(CHUNK // width, 1), count)
-    pad_id = ids.dtype.type(plan[layout.PAD_ID])
+    pad_id = np.int64(plan[layout.PAD_ID])
     law = Law(plan, runs, pool, cumulative, length_sums, is_continuation)
     target = Target(input_ids, labels, decisions, num_masked, selected_positions, selected_ids, False)
-    memory = make_rows(step, width, ids, special_tokens_mask, word_ids)
+    memory = make_rows(step, width, special_tokens_mask, word_ids)
     scratch = make_row_scratch(width, input_ids, False, length_sums.size > 0)
     lists = np.zeros(2, np.int64)
     fill(num_masked, np.int64(0))
     in_range, slot = True, np.int64(0)
     for low in range(0, count, step):
         high = min(low + step, count)
-        rows = fill_rows(memory, low, high, width, left, pad_id, ids, boundaries, special_tokens_mask, word_ids)
+        rows = fill_rows(
+            memory, low, high, width, left, pad_id, addresses, itemsize, boundaries, special_tokens_mask, word_ids
+        )
+        mark_real(boundaries, low, high, width, left, attention_mask[low * width : high * width])
         samples = Samples(
             rows.ids, rows.firsts, rows.ends, sample_ids[low:high], rows.marks, offsets[low:high], thresholds[low:high],
             rates[low:high], weights, rows.word_ids, epoch, counts, width,

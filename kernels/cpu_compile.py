@@ -32,7 +32,7 @@ SOURCES = (
     "cpu_compact.py",
     "cpu_compile.py",
     "cpu_layout.py",
-    "cpu_lists.py",
+    "cpu_objects.py",
     "cpu_range.py",
     "cpu_read.py",
     "cpu_rows.py",

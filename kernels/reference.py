@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fastmask.kernels import reference_laws as laws
-from fastmask.kernels.reference_collate import count_positions, mark_real, pad_rows, padded_cells, read_lists
+from fastmask.kernels.reference_collate import count_positions, find_arrays, pad_rows, padded_cells, read_lists
 from fastmask.kernels.reference_rows import (
     adjoining,
     candidates,
@@ -43,7 +43,7 @@ __all__ = [
     "draw",
     "drawn_tokens",
     "extra",
-    "mark_real",
+    "find_arrays",
     "mask_batch",
     "mixed",
     "pad_rows",
@@ -236,7 +236,7 @@ def spread(plan, out, compact):
     place(plan, compact, rows, out.selected_positions[: rows.size], out.selected_ids[: rows.size])
 
 
-def collate_batch(plan, call, width, left, out):
+def collate_batch(plan, call, width, left, out, attention_mask):
     """True iff every id is in [0, plan.size); `out` then holds the packed batch, masked, in padded rows.
 
     Args:
@@ -245,6 +245,7 @@ def collate_batch(plan, call, width, left, out):
         width: of the rows.
         left: whether padding comes before a sample, not after it.
         out: Outputs of rows * width cells.
+        attention_mask: (rows * width,) int64, 1 for real tokens and 0 for padding afterwards.
     """
     cells = call.ids.size
     flat = replace(
@@ -257,6 +258,7 @@ def collate_batch(plan, call, width, left, out):
         return False
     pad_rows(flat.input_ids, call.boundaries, width, left, plan.pad_id, out.input_ids)
     pad_rows(flat.labels, call.boundaries, width, left, plan.ignore_index, out.labels)
+    pad_rows(1, call.boundaries, width, left, 0, attention_mask)
     if out.decisions is not None:
         pad_rows(flat.decisions, call.boundaries, width, left, UNTOUCHED, out.decisions)
     if out.selected_positions is not None:

@@ -53,6 +53,24 @@ def test_b80_after_warmup_no_call_waits_for_the_compiler() -> None:
     assert cpu.compiled_mask_batch.cache_info().misses == before
 
 
+def test_b80_after_warmup_no_call_of_a_collate_function_waits_for_the_compiler() -> None:
+    code = """
+import numpy as np, fastmask as fm
+from fastmask.kernels import cpu_compile
+fm.warmup(collate=True)
+before = cpu_compile._compiled.cache_info().misses
+vocab = fm.Vocab(30, 4, 0)
+lists, arrays = [[5, 6], [7]], [np.array([5, 6]), np.array([7])]
+more = dict(token_type_ids=lists, special_tokens_mask=lists, returns=("decisions", "compact"), max_predictions=2)
+for law in (fm.Bernoulli(0.15), fm.Diffusion()):
+    for rows in (lists, arrays, (np.array([5, 6, 7]), [0, 2, 3])):
+        fm.collate(fm.Masker(vocab, law), rows, epoch=0, **more)
+        fm.pack(fm.Masker(vocab, law), rows, epoch=0, max_tokens=9)
+print(cpu_compile._compiled.cache_info().misses - before)
+"""
+    assert run_python(code).split() == ["0"]
+
+
 def test_b80_a_process_after_the_first_loads_its_kernel_and_compiles_none() -> None:
     fm.warmup()
     code = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_laws import VOCAB
-from support import BERT, on_host, same
+from support import BERT, on_host, run_python, same
 from support_cases import laws, replacements
 from support_collate import (
     IGNORED,
@@ -214,3 +215,23 @@ def test_any_law_on_any_samples_gives_the_bits_of_the_padded_batch(data: st.Data
         said[name] = [row[:most] for row in said[name]]
     cut = [row[:most] for row in rows]
     same_as(got, masked_by_hand(masker, cut, width_of(cut, multiple), side == "left", **said))
+
+
+@pytest.mark.slow
+def test_no_kernel_leaves_an_array_under_a_checker_of_bounds(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.path.insert(0, "tests")
+from support_collate import *
+import fastmask as fm
+for name in ("Bernoulli", "ExactCount words", "Spans"):
+    for lengths in ((0, 1, 63, 64, 511, 513, 1100, 0), (512, 512), [3] * 1500):
+        rows, masker = some_rows(lengths), MASKERS[name]
+        said = {"word_ids": words_of(rows), "special_tokens_mask": marks_of(rows), "returns": returns_of(masker)}
+        for side in ("right", "left"):
+            for samples in (rows, arrays(rows, "uint16")):
+                got = fm.collate(masker, samples, epoch=1, padding_side=side, token_type_ids=types_of(rows), **said)
+                if len(rows) < 100:
+                    same_as(got, masked_by_hand(masker, rows, max(lengths), side == "left", epoch=1, **said))
+"""
+    assert run_python(code, "-W", "ignore", NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(tmp_path)) == ""

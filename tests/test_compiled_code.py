@@ -31,12 +31,30 @@ def test_no_float_in_the_drawing_path(parallel: bool) -> None:
 
 
 def test_over_rows_floats_make_the_share_of_a_count_and_nothing_else() -> None:
-    kernel = cpu.compiled_mask_rows(INT64, INT64, INT64, False, cache=False)
+    only_the_share(cpu.compiled_mask_rows(INT64, INT64, INT64, False, cache=False))
+
+
+def only_the_share(kernel: Any) -> None:
     lines = floats(kernel)
     operations = (SHARE_OF_A_COUNT.search(line) for line in lines)
     assert {found.group() if found else "another" for found in operations} == SHARE
     (assembly,) = kernel.inspect_asm().values()
     assert "fmadd" not in assembly  # one rounding would be missing
+
+
+@pytest.mark.slow
+def test_no_float_where_samples_are_collated() -> None:
+    assert not floats(cpu.compiled_collate_batch(INT64, INT64, cache=False))
+
+
+@pytest.mark.slow
+def test_over_collated_rows_floats_make_the_share_of_a_count_and_nothing_else() -> None:
+    only_the_share(cpu.compiled_collate_rows(INT64, INT64, cache=False))
+
+
+def test_no_float_where_objects_are_read_and_rows_laid_out() -> None:
+    for compiled in cpu.LAYOUT_KERNELS:
+        assert not floats(compiled(cache=False))
 
 
 def test_no_float_in_the_content_id() -> None:

@@ -361,3 +361,15 @@ def test_a_trainer_gets_other_masks_each_epoch_and_the_same_after_a_resume(tmp_p
         for epoch, seen in resumed.seen.items():
             assert seen.items() <= whole.seen[epoch].items()
         assert len(resumed.seen[1]) == 16 if step == 5 else resumed.seen[1]
+
+
+def test_a_batch_of_a_worker_is_an_encoding_whose_tensors_lie_in_one_block() -> None:
+    from torch.utils.data import DataLoader
+
+    collator = DataCollatorForLanguageModeling(loaded(), seed=3)
+    batches = DataLoader(encoded(loaded()), 2, collate_fn=collator, num_workers=1, multiprocessing_context="fork")
+    for batch, want in zip(batches, DataLoader(encoded(loaded()), 2, collate_fn=collator), strict=True):
+        assert type(batch) is type(want) is transformers.BatchEncoding
+        assert type(batch.data) is dict
+        assert {name: x.tolist() for name, x in batch.items()} == {name: x.tolist() for name, x in want.items()}
+        assert len({x.untyped_storage().data_ptr() for x in batch.to("cpu").values()}) == 1

@@ -17,6 +17,7 @@ from fastmask.features import Batch, columns_of, packed_batches, padded_batch
 from fastmask.masker import Masker
 from fastmask.outputs import check_returns, checked_returns
 from fastmask.packing import pack
+from fastmask.torch.transfer import SharedBatch
 
 NO_LAYOUT = {"padding_side": "right", "pad_to_multiple_of": None, "max_length": None, "max_predictions": None}
 
@@ -147,7 +148,7 @@ class Collator:
 
 
 def as_tensors(batch: Batch, pin: bool = False) -> Batch:
-    """The arrays of a batch as tensors that share their memory, or as copies of them in pinned memory."""
+    """The arrays of a batch as tensors: in a worker in shared memory, else in their own, or copied to pinned memory."""
 
     def tensor(value: Any) -> Any:
         if isinstance(value, CompactTargets):
@@ -157,4 +158,8 @@ def as_tensors(batch: Batch, pin: bool = False) -> Batch:
         shared = torch.from_numpy(value)
         return shared.pin_memory() if pin else shared
 
+    if get_worker_info() is not None:
+        batch = SharedBatch(batch)
+        batch.update({name: tensor(value) for name, value in batch.items() if isinstance(value, CompactTargets)})
+        return batch
     return {name: tensor(value) for name, value in batch.items()}
