@@ -2,10 +2,13 @@
 
 The interpreter's lock is held, and what is read is what code compiled against CPython and NumPy reads: the fields of
 PyListObject, PyLongObject (with integers of one digit; others are left to the interpreter) and PyArrayObject. An object
-of any other type, be it a subclass, is not looked into.
+of any other type, be it a subclass, is not looked into. An interpreter whose objects may be laid out in another way is
+told by its build and version, and nothing is read in it.
 """
 
 import functools
+import sys
+import sysconfig
 
 import numpy as np
 from numba import types
@@ -21,6 +24,15 @@ _error = types.ExternalFunction("PyErr_Occurred", signature(OBJECT))
 _clear_error = types.ExternalFunction("PyErr_Clear", signature(types.void))
 NOTHING = np.intp(0)
 MINUS_ONE = np.int64(-1)
+
+KNOWN_LAYOUT = (
+    sys.implementation.name == "cpython"
+    and sys.version_info < (3, 15)
+    and sys.int_info.bits_per_digit == 30
+    and sys.maxsize == (1 << 63) - 1
+    and not any(map(sysconfig.get_config_var, ("Py_DEBUG", "Py_TRACE_REFS", "Py_GIL_DISABLED")))
+    and np.lib.NumpyVersion(np.__version__).major < 3
+)
 
 # Bytes from the beginning of an object.
 HEAD = object.__basicsize__  # of what all objects have; the last word of it is the type
@@ -108,6 +120,8 @@ def compiled_find_arrays(cache=True):
 
 def read_lists(lists, boundaries, with_none, out):
     """`out` then holds the integers of lists, and -1 for None; the first list that holds anything else, or -1."""
+    if not KNOWN_LAYOUT:
+        return 0
     none = id(None) if with_none else 0
     return compiled_read_lists()(id(lists), none, id(list), id(int), id(0), id(ONE_DIGIT), boundaries, out)
 
@@ -118,4 +132,6 @@ def find_arrays(arrays, most, boundaries, addresses):
     `addresses` then tells it, and `boundaries` those of the first `most` values of each. The first array that is
     something else, or -1. The caller keeps the arrays.
     """
+    if not KNOWN_LAYOUT:
+        return 0
     return compiled_find_arrays()(id(arrays), id(np.ndarray), id(arrays[0].dtype), most, boundaries, addresses)

@@ -16,7 +16,7 @@ from support_collate import LAWS, arrays, arrow, flat, masked_by_hand, offsets, 
 
 import fastmask as fm
 from fastmask import buffers
-from fastmask.kernels import cpu, reference
+from fastmask.kernels import cpu, cpu_objects, reference
 from fastmask.samples import Said, Samples
 
 LENGTHS = (5, 0, 130, 1)
@@ -120,6 +120,14 @@ def test_every_law_reads_arrays_where_they_lie(law: str, sample_ids: int | None)
     call: dict[str, Any] = {"epoch": 1, "sample_ids": sample_ids, "word_ids": words}
     want = masked_by_hand(masker, ROWS, 130, **call)
     same_as(fm.collate(masker, arrays(ROWS), **call), want)
+
+
+def test_where_the_layout_of_objects_is_not_known_all_is_read_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_objects, "KNOWN_LAYOUT", False)
+    assert cpu.find_arrays([PLAIN], 9, np.empty(2, np.int64), np.empty(1, np.int64)) == 0
+    want = masked_by_hand(MASKER, ROWS, 130, epoch=1)
+    for rows in (ROWS, arrays(ROWS)):
+        same_as(fm.collate(MASKER, rows, epoch=1), want)
 
 
 def samples_of(rows: Any) -> Samples:
