@@ -115,8 +115,8 @@ def parse(text: str) -> Kernel:
     shared: list[Variable] = []
     while not (entry := _ENTRY.match(text)):
         line, _, text = text.partition("; ")
-        if (variable := _variable(line, "shared")) is not None:
-            shared.append(variable)
+        if (found := _VARIABLE.fullmatch(line)) is not None and found[1] == "shared":
+            shared.append(_variable(found))
         elif _UNUSED.fullmatch(line) is None:
             raise UnknownPtxError(f"directive {line[:80]!r}")
     parameters = {}
@@ -126,15 +126,11 @@ def parse(text: str) -> Kernel:
             raise UnknownPtxError(f"parameter {parameter!r}")
         parameters[found[2]] = Type.named(found[1])
     body = _Body(text[entry.end() :])
-    variables = tuple(shared), tuple(body.local)
+    variables = (*shared, *body.variables["shared"]), tuple(body.variables["local"])
     return Kernel(entry[1], header[1], parameters, body.registers, *variables, tuple(body.statements))
 
 
-def _variable(declaration: str, space: str) -> Variable | None:
-    """What is declared there, if it is a variable of the space."""
-    found = _VARIABLE.fullmatch(declaration)
-    if found is None or found[1] != space:
-        return None
+def _variable(found: re.Match[str]) -> Variable:
     return Variable(found[3], int(found[2]), int(found[4]))
 
 
@@ -143,7 +139,7 @@ class _Body:
 
     def __init__(self, text: str) -> None:
         self.registers: dict[str, Type] = {}
-        self.local: list[Variable] = []
+        self.variables: dict[str, list[Variable]] = {"shared": [], "local": []}
         self.statements: list[Instruction | Label] = []
         self._scopes: list[dict[str, str]] = []
         for piece in _pieces(text):
@@ -161,8 +157,8 @@ class _Body:
             self.registers |= {f"{found[2]}{number}": kind for number in range(int(found[3]))}
         elif (found := _ALONE.fullmatch(piece)) is not None:
             self.registers[found[2]] = Type.named(found[1])
-        elif (variable := _variable(piece, "local")) is not None:
-            self.local.append(variable)
+        elif (found := _VARIABLE.fullmatch(piece)) is not None:
+            self.variables[found[1]].append(_variable(found))
         elif (found := _SCRATCH.fullmatch(piece)) is not None:
             name = f"%{found[2]}.{len(self.registers)}"
             self._scopes[-1][found[2]] = name

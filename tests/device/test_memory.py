@@ -188,6 +188,14 @@ def test_an_address_alone_tells_the_space() -> None:
     assert out.copy_to_host().tolist() == [1007, 1015, 1023, 1031]
 
 
+def test_shared_memory_may_be_declared_within_the_kernel() -> None:
+    body = (
+        ".shared .align 8 .b8 inner[16]; mov.u64 %rd5, inner; st.shared.u64 [%rd5+8], 3; ld.shared.u64 %rd6, [%rd5{}];"
+    )
+    made(body.format("+8"), shared=8).launch(1, 1, [array([0])])
+    assert fault(body.format("+16"), array([0]), shared=8) == translate.OUTSIDE
+
+
 def test_memory_of_a_block_ends() -> None:
     with pytest.raises(MemoryError, match="bytes of shared memory"):
         made("ret;", shared=1 << 18)
