@@ -77,6 +77,7 @@ def mask_where_attempts_run_out() -> None:
     for length, spared, samples, shape in [
         (1000, 2, (15052, 18435), ALONE),  # four are left
         (120, 2, (14021, 145876, 254689, 328979, 426477), MANY),  # three
+        (127, 2, (238171, 251994), MANY),  # three, and one thread of the block has no token
         (120, 0, (3190, 8821), MANY),  # two
     ]:
         masker = fm.Masker(VOCAB, fm.Spans((length - spared) / length, fm.Fixed(1)), seed=SEED)
