@@ -129,7 +129,10 @@ def call_the_rest() -> None:
     strata = fm.Masker(VOCAB, fm.Diffusion(0.1), fm.Replace(1, 0), seed=3)
     for epoch in (1, on_device(np.array(EPOCH))):
         strata(on_device(ids), epoch=epoch, returns="rates", stratify=(2, 9, 5))
-        strata(on_device(np.resize(ids, (700, 4))), epoch=epoch, returns="rates", stratify=(0, 700, 6))
+        many = on_device(np.resize(ids, (700, 4)))  # rates tell little of a word: the last bits by one in 256
+        strata(many, epoch=epoch, returns="rates", stratify=(0, 700, 6))
+        for first in (3, on_device(np.array(1 << 33)), on_device(np.arange(700) << 40)):
+            strata(many, epoch=epoch, returns="rates", sample_ids=first)
     supply_decisions(ids, rng)
     name_what_is_out_of_range(ids)
 
