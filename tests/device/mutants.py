@@ -151,7 +151,7 @@ class Launch:
 
 
 class Recorder(Device):
-    """A device that remembers its launches, and lets go of no memory."""
+    """A device that remembers its launches, and holds their memory until it is told to let go."""
 
     def __init__(self, architecture: str, code_of: CodeOf) -> None:
         super().__init__(architecture, code_of)
@@ -183,6 +183,11 @@ class Recorder(Device):
         after = memory().snapshot(given)
         self.kernels[which] = kernel.kernel
         self.launches[which].append(Launch(grid, block, arguments, self.backwards, before, after, matters))
+
+    def let_go(self) -> None:
+        """The memory is free again: launches cannot be repeated any more."""
+        self._arrays.clear()
+        self._addresses.clear()
 
     def _array_at(self, argument: Any) -> DeviceArray | None:
         """The array that holds an address, if the argument is one."""

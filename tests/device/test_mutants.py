@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -25,8 +25,8 @@ LEAST_CAUGHT = 0.95  # of all mutants, those that change nothing included
 
 
 @pytest.fixture(scope="module")
-def kernels(device_code: DeviceCode) -> dict[str, Any]:
-    """(kernel, launches) by name: of the dtypes with the most launches."""
+def kernels(device_code: DeviceCode) -> Iterator[dict[str, Any]]:
+    """(kernel, launches) by name: of the dtypes with the most launches. The recorder holds their memory meanwhile."""
     recorder = Recorder(FIRST, device_code.text)
     with pytest.MonkeyPatch.context() as patch:
         recorder.install(patch)
@@ -36,7 +36,8 @@ def kernels(device_code: DeviceCode) -> dict[str, Any]:
     which = [
         max((w for w in recorder.launches if w[0] == name), key=lambda w: len(recorder.launches[w])) for name in names
     ]
-    return {w[0]: (recorder.kernels[w], recorder.launches[w]) for w in sorted(which)}
+    yield {w[0]: (recorder.kernels[w], recorder.launches[w]) for w in sorted(which)}
+    recorder.let_go()
 
 
 def survivors_of(kernels: Mapping[str, Any], numbers: Mapping[str, int], number: int) -> tuple[list[str], int]:
