@@ -9,6 +9,7 @@ import importlib.util
 import os
 
 import numba
+import numpy as np
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 MODULES = {"numba-cuda": "numba_cuda", "numba-cuda-mlir": "numba_cuda_mlir"}  # by the names of the packages
@@ -40,6 +41,23 @@ _compiler = _load()
 
 cuda = _compiler.cuda  # what kernels see as numba.cuda
 add, load_quad, store_quad = _compiler.add, _compiler.load_quad, _compiler.store_quad
-rounded_share = _compiler.rounded_share
-create_stream = _compiler.create_stream
-is_capturing = _compiler.is_capturing
+_multiply, _plus = _compiler.multiply, _compiler.plus
+
+
+@cuda.jit(device=True)
+def rounded_share(p, n):
+    """floor(p * n + 0.5) in float64; two roundings, since the product and the sum are not contracted to an FMA."""
+    return np.uint64(_plus(_multiply(p, np.float64(n)), 0.5))
+
+
+def create_stream():
+    """A stream of the current device that waits for no other, the default stream included."""
+    if SIMULATED:
+        return cuda.stream()
+    handle = _compiler.driver.cuStreamCreate(_compiler.binding.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
+    return cuda.external_stream(int(handle))
+
+
+def is_capturing(stream):
+    """Whether what is queued on the stream becomes part of a graph; in the simulator nothing does."""
+    return not SIMULATED and int(_compiler.driver.cuStreamIsCapturing(int(stream))) != 0

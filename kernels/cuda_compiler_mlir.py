@@ -1,6 +1,5 @@
 """numba-cuda-mlir: what kernels and launches need beyond what its predecessor has under the same name."""
 
-import numpy as np
 from numba_cuda_mlir import cuda
 from numba_cuda_mlir._mlir import ir
 from numba_cuda_mlir._mlir.dialects import llvm
@@ -8,7 +7,8 @@ from numba_cuda_mlir._mlir.extras import types as ir_types
 from numba_cuda_mlir.cuda import libdevice
 from numba_cuda_mlir.extending import intrinsic
 from numba_cuda_mlir.lowering_utilities import convert
-from numba_cuda_mlir.numba_cuda.cudadrv.driver import binding, driver
+from numba_cuda_mlir.numba_cuda.cudadrv.driver import binding as binding
+from numba_cuda_mlir.numba_cuda.cudadrv.driver import driver as driver
 
 DYNAMIC = -(1 << 31)  # in the list of an address's constant indices: one that is not constant
 
@@ -86,18 +86,4 @@ def store_quad(typing_context, array, index, a, b, c, d):
     return cuda.types.void(array, index, a, b, c, d), generate
 
 
-@cuda.jit(device=True)
-def rounded_share(p, n):
-    """floor(p * n + 0.5) in float64; two roundings, since the product and the sum are not contracted to an FMA."""
-    return np.uint64(libdevice.dadd_rn(libdevice.dmul_rn(p, np.float64(n)), 0.5))
-
-
-def create_stream():
-    """A stream of the current device that waits for no other, the default stream included."""
-    handle = driver.cuStreamCreate(binding.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-    return cuda.external_stream(int(handle))
-
-
-def is_capturing(stream):
-    """Whether what is queued on the stream becomes part of a graph."""
-    return int(driver.cuStreamIsCapturing(int(stream))) != 0
+multiply, plus = libdevice.dmul_rn, libdevice.dadd_rn  # float64, each rounded: no FMA is made of them

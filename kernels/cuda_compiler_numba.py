@@ -22,7 +22,8 @@ _load_array_functions()
 
 from numba import cuda  # noqa: E402
 from numba.cuda import libdevice  # noqa: E402
-from numba.cuda.cudadrv.driver import binding, driver  # noqa: E402
+from numba.cuda.cudadrv.driver import binding as binding  # noqa: E402
+from numba.cuda.cudadrv.driver import driver as driver  # noqa: E402
 from numba.cuda.extending import intrinsic  # noqa: E402
 
 
@@ -83,18 +84,4 @@ def store_quad(typing_context, array, index, a, b, c, d):
     return cuda.types.void(array, index, a, b, c, d), generate
 
 
-@cuda.jit(device=True)
-def rounded_share(p, n):
-    """floor(p * n + 0.5) in float64; two roundings, since the product and the sum are not contracted to an FMA."""
-    return np.uint64(libdevice.dadd_rn(libdevice.dmul_rn(p, np.float64(n)), 0.5))
-
-
-def create_stream():
-    """A stream of the current device that waits for no other, the default stream included."""
-    handle = driver.cuStreamCreate(binding.CUstream_flags.CU_STREAM_NON_BLOCKING.value)
-    return cuda.external_stream(int(handle))
-
-
-def is_capturing(stream):
-    """Whether what is queued on the stream becomes part of a graph."""
-    return int(driver.cuStreamIsCapturing(int(stream))) != 0
+multiply, plus = libdevice.dmul_rn, libdevice.dadd_rn  # float64, each rounded: no FMA is made of them

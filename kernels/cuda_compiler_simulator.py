@@ -1,5 +1,7 @@
 """numba-cuda's simulator: kernels run as Python, on arrays of the host."""
 
+import operator
+
 import numpy as np
 from numba import cuda
 
@@ -23,15 +25,4 @@ def store_quad(array, index, a, b, c, d):
         array[index + np.uint64(i)] = np.int64(value)
 
 
-@cuda.jit(device=True)
-def rounded_share(p, n):
-    """floor(p * n + 0.5) in float64, with two roundings; n: uint64."""
-    return np.uint64(p * np.float64(n) + 0.5)
-
-
-create_stream = cuda.stream
-
-
-def is_capturing(stream):
-    """Whether what is queued on the stream becomes part of a graph: never."""
-    return False
+multiply, plus = operator.mul, operator.add

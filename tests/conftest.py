@@ -36,14 +36,13 @@ def _default_threads() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def device_code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The PTX of the CUDA kernels, a `DeviceCode`; shared by the workers of pytest-xdist."""
-    from device.code import DeviceCode, skip_without_compiler
+    from device.code import code_of_run, skip_without_compiler
 
     skip_without_compiler()
-    shared = hasattr(request.config, "workerinput")
-    base = tmp_path_factory.getbasetemp()
-    code = DeviceCode((base.parent if shared else base) / "device-code")
-    yield code
-    code.close(wait=shared)
+    with code_of_run(request, tmp_path_factory) as code:
+        for name in code.kernels:
+            code.begin(name)
+        yield code
 
 
 # Once the environment is set: the fixtures of the tests that start processes.

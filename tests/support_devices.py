@@ -55,11 +55,12 @@ agree_at_length = pytest.fixture(params=["cpu", *slow(FIRST, SECOND)], name="agr
 
 
 def agree_on_device(
-    masker: fm.Masker, batch: Batch, epoch: int = 3, shape: tuple[int, int, int] | None = None
+    masker: fm.Masker, batch: Batch, epoch: Any = 3, shape: tuple[int, int, int] | None = None
 ) -> fm.MaskedBatch:
     """What kernels make of a batch: in every output the bits of the reference, all of them written.
 
-    Launches are as they are, or so small that blocks take several rows; arrays begin anywhere they may.
+    Launches are as they are, or so small that blocks take several rows; arrays begin anywhere they may. `epoch` is an
+    int, or an array of no dimensions that goes into device memory.
     """
     call: dict[str, Any] = {"epoch": epoch, "returns": RETURNS + ("rates",) * isinstance(masker.select, Diffusion)}
     want = masker(batch.shaped, backend="numpy", **call, **batch.arguments)
@@ -79,6 +80,8 @@ def _on_device(masker: fm.Masker, batch: Batch, shift: int, call: dict[str, Any]
     device = memory()
     ids = device.to_device(batch.shaped, shift=shift)
     given: dict[str, Any] = {name: device.to_device(x, shift=shift) for name, x in batch.arguments.items()}
+    if isinstance(call["epoch"], np.ndarray):
+        call["epoch"] = device.to_device(call["epoch"])
     out = device.empty(batch.shape, np.int64, shift=shift), device.empty(batch.shape, masker.label_dtype, shift=shift)
     got = masker(ids, out=out, **call, **given).check()
     same(ids.copy_to_host(), batch.shaped)

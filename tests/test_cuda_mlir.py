@@ -2,95 +2,60 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import importlib.metadata
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from device import batches
+from device.code import DeviceCode, code_of_run
 from support import small_launches
 from support_cuda import HALF_RANDOM, OVERFLOW, POISONS, VOCAB, call_of, check, numba_cuda, plan_of
 
 import fastmask as fm
 from fastmask.kernels import cuda
 
+ARCHITECTURE = "sm_100"  # of which only the code for int64 is compiled
+WHEELS = ("numba-cuda-mlir", "nvidia-nvvm", "nvidia-nvjitlink")
+IDS = np.random.default_rng(0).integers(5, 60, (3, 24))
+
+
+def missing_wheels() -> list[str]:
+    return [wheel for wheel in WHEELS if not any(importlib.metadata.distributions(name=wheel))]
+
+
 pytestmark = [
     OVERFLOW,
     pytest.mark.skipif(
-        importlib.util.find_spec("numba_cuda_mlir") is None,
-        reason="numba-cuda-mlir is not installed: pip install 'fastmask-kernels[mlir]'",
+        bool(missing_wheels()),
+        reason=f"not installed: {', '.join(missing_wheels())}: pip install 'fastmask-kernels[mlir]'",
     ),
 ]
 
-PROGRAM = """
-import json, sys
-from numba_cuda_mlir import cuda, tools
-
-tools.get_gpu_compute_capability = lambda *_, **__: (9, 0)  # asked of the current device, and there is none
-from fastmask.kernels import cuda as kernels, cuda_compiler
-
-assert cuda_compiler.cuda is cuda
-code = {}
-for kernel in kernels.KERNELS:
-    if kernel.function.__name__ in sys.argv[2:]:
-        ptx, _ = cuda.compile_ptx(kernel.function, kernel.signature(kernel.variants[-1]), cc=(9, 0))
-        end = ptx.index("\\n}\\n", ptx.index(".entry"))  # behind it stand functions that nothing calls any more
-        code[kernel.function.__name__] = ptx[: end + 3]
-json.dump(code, open(sys.argv[1], "w"))
-"""
-SLOWEST = "mask_samples"  # a minute
-NAMES = [kernel.function.__name__ for kernel in cuda.KERNELS if kernel.function.__name__ != SLOWEST]
-IDS = np.random.default_rng(0).integers(5, 60, (3, 24))
-LAWS = {
-    "count": fm.ExactCount(0.4),
-    "spans": fm.Spans(0.4, fm.Geometric(0.2, 10)),
-    "limits": fm.Bernoulli(0.4, min_masked=5, max_masked=8),
-}
-
-Compile = Callable[..., dict[str, str]]
-
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
-    """The PTX of kernels by name, for int64; each is compiled once."""
-    done: dict[str, str] = {}
-    path: Path = tmp_path_factory.mktemp("mlir") / "code.json"
-
-    def compiled(*names: str) -> dict[str, str]:
-        missing = [name for name in names if name not in done]
-        if missing:
-            kept = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-            environment = kept | {"FASTMASK_CUDA_COMPILER": "numba-cuda-mlir"}
-            environment["PYTHONPATH"] = str(Path(fm.__file__).parents[1])
-            command = [sys.executable, "-c", PROGRAM, str(path), *missing]
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert run.returncode == 0, run.stderr[-4000:]
-            done.update(json.loads(path.read_text()))
-        return {name: done[name] for name in names}
-
-    return compiled
+def code(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeviceCode]:
+    with code_of_run(request, tmp_path_factory, "numba-cuda-mlir", (ARCHITECTURE,)) as code:
+        yield code
 
 
-@pytest.fixture
-def device(compiled: Compile, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+@pytest.fixture(params=[False, True], ids=["forwards", "backwards"])
+def device(code: DeviceCode, request: pytest.FixtureRequest) -> Iterator[Any]:
     """Until the test ends, CUDA is the code of this compiler, run on the host."""
     from device.backend import Device
 
-    def text(architecture: str, name: str, dtypes: tuple[str, ...]) -> str:
-        ptx = (compiled(*NAMES) if name in NAMES else compiled(name))[name]
-        if ".local" in ptx:
-            pytest.skip(f"numba-cuda-mlir keeps variables of {name} in local memory, which the machine does not have")
-        return ptx
-
-    with small_launches(monkeypatch), pytest.MonkeyPatch.context() as patch:
-        there = Device("sm_90", text)
+    with pytest.MonkeyPatch.context() as patch:
+        there = Device(ARCHITECTURE, code.text, request.param)
         there.install(patch)
         yield there
+
+
+@pytest.fixture
+def small(device: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The same, in small launches."""
+    with small_launches(monkeypatch):
+        yield device
 
 
 def agree(masker: fm.Masker, ids: Any, **given: Any) -> None:
@@ -105,22 +70,18 @@ def agree(masker: fm.Masker, ids: Any, **given: Any) -> None:
         np.testing.assert_array_equal(one.copy_to_host(), other, strict=True)
 
 
-def launched(device: Any) -> set[str]:
-    return {name for name, _ in device.launched}
-
-
 @pytest.mark.parametrize("row_length", [1, 37, 64])
-def test_cells_are_masked_as_the_reference_does(device: Any, row_length: int) -> None:
+def test_cells_are_masked_as_the_reference_does(small: Any, row_length: int) -> None:
     check(plan_of(), call_of(3, row_length), poisons=POISONS)
-    assert launched(device) == {"clear", "mask_quads" if row_length == 64 else "mask_tokens"}
+    assert small.launched == {"clear", "mask_quads" if row_length == 64 else "mask_tokens"}
 
 
-def test_offsets_and_padding(device: Any) -> None:
+def test_offsets_and_padding(small: Any) -> None:
     offsets, lengths = np.array([0, 5, (1 << 34) - 64], np.uint64), np.array([40, 0, 17])
     check(plan_of(), call_of(3, 40, starts=40 - lengths, lengths=lengths, offsets=offsets), poisons=POISONS)
 
 
-def test_what_a_call_says_of_rows(device: Any) -> None:
+def test_what_a_call_says_of_rows(small: Any) -> None:
     masker = fm.Masker(VOCAB, fm.Bernoulli(0.4), HALF_RANDOM, seed=7)
     runs = np.zeros_like(IDS)
     runs[0, 2:], runs[2, :9] = 1, 1
@@ -131,18 +92,35 @@ def test_what_a_call_says_of_rows(device: Any) -> None:
     agree(masker, IDS.reshape(-1), cu_seqlens=np.array([0, 30, 30, 41, 72]))
     agree(fm.Masker(VOCAB, fm.Diffusion(0.1), seed=7), IDS)
     rows = {"trim_rows", "sum_content", "find_runs", "clamp_integers", "cut_rates", "check_boundaries", "draw_rates"}
-    assert launched(device) >= rows | {"list_in_rows"}
+    assert small.launched >= rows | {"list_in_rows"}
+
+
+def test_supplied_decisions(small: Any) -> None:
+    rng = np.random.default_rng(0)
+    given = IDS, rng.random(IDS.shape) < 0.5, rng.choice([0.0, 0.8, 0.85, 0.9, 1.0], IDS.shape), IDS[::-1].copy()
+    got, want = fm.apply_mlm_mask(*map(numba_cuda.to_device, given)), fm.apply_mlm_mask(*given)
+    assert small.launched == {"apply_decisions"}
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name].copy_to_host(), array, strict=True)
+
+
+def test_laws_of_tokens_in_every_layout(device: Any) -> None:
+    batches.mask_batches(batches.BY_TOKEN)
+    batches.mask_aligned_batches()
+    batches.mask_what_device_memory_names(batches.BY_TOKEN)
+    counts = {"count_rows", "add_up", "list_flat", "weigh_rates"}
+    assert device.launched >= counts | {"mask_tokens", "mask_quads"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
-def test_laws_over_whole_samples(device: Any, law: Any) -> None:
-    agree(fm.Masker(VOCAB, law, HALF_RANDOM, seed=7), IDS)
-    assert SLOWEST in launched(device)
+def test_every_kernel_and_every_law(device: Any) -> None:
+    """All launches that find changed instructions in the code of the other compiler."""
+    batches.launch_everything()
+    assert device.launched == {kernel.function.__name__ for kernel in cuda.KERNELS}
 
 
-def test_quads_are_loaded_and_stored_16_bytes_at_a_time(compiled: Compile) -> None:
-    ptx = compiled(*NAMES)["mask_quads"]
+def test_quads_are_loaded_and_stored_16_bytes_at_a_time(code: DeviceCode) -> None:
+    ptx = code.text(ARCHITECTURE, "mask_quads", code.kernels["mask_quads"].variants[-1])
     assert (ptx.count("ld.global.v2.u64"), ptx.count("st.global.v2.u64")) == (2, 4)
 
 

@@ -10,7 +10,10 @@ from device.values import vector
 
 _HINTS = r"(\.(ca|cg|cs|cv|lu|nc|wb|wt|L1::\w+|L2::\w+))*"
 _SHAPE = r"(\.v[24])?\.([busf](8|16|32|64))"
+_SPACE = r"(\.(global|shared|local))?"
 READ, WRITE, ATOMIC = range(3)
+GENERIC, GLOBAL, SHARED, LOCAL = range(4)  # spaces; a generic address lies in one of the others
+_SPACES = {"global": GLOBAL, "shared": SHARED, "local": LOCAL}
 
 
 def _address(code: Code, operand: str) -> str:
@@ -23,8 +26,8 @@ def _address(code: Code, operand: str) -> str:
 
 def _check(code: Code, what: int, instruction: Instruction, address: str, size: int, low: str, high: str) -> str:
     """The address as a pointer, once the access is found to be allowed; low and high: the bytes that are written."""
-    shared = int(".shared" in instruction.opcode)
-    about = f"i64 {what}, i64 {shared}, i64 {address}, i64 {size}, i64 {low}, i64 {high}, i64 {code.place}"
+    space = next((_SPACES[name] for name in instruction.opcode.split(".") if name in _SPACES), GENERIC)
+    about = f"i64 {what}, i64 {space}, i64 {address}, i64 {size}, i64 {low}, i64 {high}, i64 {code.place}"
     allowed = code.value(f"call i64 @ptx.access(ptr %thread, {about})")
     denied = code.value(f"icmp eq i64 {allowed}, 0")
     with code.where(denied):
@@ -43,7 +46,7 @@ def _load_parameter(code: Code, instruction: Instruction) -> None:
     code.put(into, kind, code.value(f"load {kind.integer}, ptr {place}"))
 
 
-@translates(rf"ld(\.volatile)?\.(global|shared){_HINTS}{_SHAPE}")
+@translates(rf"ld(\.volatile)?{_SPACE}{_HINTS}{_SHAPE}")
 def _load(code: Code, instruction: Instruction) -> None:
     kind = instruction.type
     into, operand = instruction.operands
@@ -55,7 +58,7 @@ def _load(code: Code, instruction: Instruction) -> None:
         code.put(part, kind, code.value(f"extractelement <{len(parts)} x {kind.integer}> {loaded}, i32 {at}"))
 
 
-@translates(rf"st(\.volatile)?\.(global|shared){_HINTS}{_SHAPE}")
+@translates(rf"st(\.volatile)?{_SPACE}{_HINTS}{_SHAPE}")
 def _store(code: Code, instruction: Instruction) -> None:
     kind = instruction.type
     operand, value = instruction.operands

@@ -44,6 +44,7 @@ class Device:
 
     def __init__(self, architecture: str, code_of: CodeOf, backwards: bool = False) -> None:
         self.architecture, self._code_of, self.backwards = architecture, code_of, backwards
+        self.launched: set[str] = set()  # names of kernels
 
     def kernel(self, kernel: launch.Kernel, dtypes: Dtypes) -> _Launchable:
         """What stands for a kernel that Numba has compiled for these dtypes."""
@@ -53,6 +54,7 @@ class Device:
 
     def run(self, which: Which, kernel: CompiledKernel, grid: int, block: int, arguments: tuple[Any, ...]) -> None:
         """A launch; `which` is the kernel's name and dtypes."""
+        self.launched.add(which[0])
         kernel.launch(grid, block, arguments, backwards=self.backwards)
 
     def install(self, patch: pytest.MonkeyPatch) -> None:

@@ -27,14 +27,21 @@ def capability(architecture: str) -> tuple[int, int]:
 
 
 def code_of(kernel: Any, dtypes: tuple[str, ...], architectures: list[str]) -> Iterator[tuple[str, str]]:
-    """(architecture, PTX) of a kernel for these dtypes.
+    """(architecture, PTX) of a kernel for these dtypes, by the compiler that FASTMASK_CUDA_COMPILER names."""
+    from fastmask.kernels.cuda_compiler import chosen_compiler
 
-    Only the last of the compiler's steps looks at the chip; what comes before is done once.
-    """
+    of_compiler = _code_of_mlir if chosen_compiler() == "numba-cuda-mlir" else _code_of_numba
+    return of_compiler(kernel, dtypes, architectures)
+
+
+# Both compilers ask the current device for its capability, and there is none.
+
+
+def _code_of_numba(kernel: Any, dtypes: tuple[str, ...], architectures: list[str]) -> Iterator[tuple[str, str]]:
+    """Only the last of the compiler's steps looks at the chip; what comes before is done once."""
     from numba.cuda import compiler, dispatcher
 
     lowest = capability(architectures[0])
-    # Device functions ask the current device for its capability, and there is none.
     dispatcher.get_current_device = lambda: types.SimpleNamespace(compute_capability=lowest)
     library, _ = compiler._compile_pyfunc_with_fixup(
         kernel.function, kernel.signature(dtypes), device=False, abi="numba", cc=lowest
@@ -42,6 +49,18 @@ def code_of(kernel: Any, dtypes: tuple[str, ...], architectures: list[str]) -> I
     for architecture in architectures:
         (text,) = library.get_asm_strs(cc=capability(architecture))
         yield architecture, text
+
+
+def _code_of_mlir(kernel: Any, dtypes: tuple[str, ...], architectures: list[str]) -> Iterator[tuple[str, str]]:
+    """Without the functions behind the kernel: they are all inlined."""
+    from numba_cuda_mlir import cuda, tools
+
+    for architecture in architectures:
+        chip = capability(architecture)
+        tools.get_gpu_compute_capability = lambda *_, chip=chip, **__: chip
+        text, _ = cuda.compile_ptx(kernel.function, kernel.signature(dtypes), cc=chip)
+        end = "\n}\n"
+        yield architecture, text[: text.index(end, text.index(".entry"))] + end
 
 
 def write(folder: Path, architectures: list[str], names: list[str], every: bool) -> None:

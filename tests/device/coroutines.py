@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from device import access, integers, threads, values  # noqa: F401  (their rules)
 from device.ptx import Instruction, Kernel
-from device.translate import ENDED, FAULTED, STATUS, Code
+from device.translate import ENDED, FAULTED, STATUS, Code, Place
 
 DECLARATIONS = """\
 @ptx.memory = external global i8
@@ -32,11 +32,11 @@ declare i32 @llvm.fshl.i32(i32, i32, i32)
 declare i32 @llvm.fshr.i32(i32, i32, i32)
 
 define internal i64 @ptx.access(
-  ptr %thread, i64 %what, i64 %shared, i64 %address, i64 %size, i64 %low, i64 %high, i64 %place
+  ptr %thread, i64 %what, i64 %space, i64 %address, i64 %size, i64 %low, i64 %high, i64 %place
 ) alwaysinline {
   %allowed = call i64 @ptx.look(
     ptr @ptx.memory, ptr @ptx.shadow, ptr @ptx.readers, ptr @ptx.writers, ptr @ptx.state, ptr %thread,
-    i64 %what, i64 %shared, i64 %address, i64 %size, i64 %low, i64 %high, i64 %place)
+    i64 %what, i64 %space, i64 %address, i64 %size, i64 %low, i64 %high, i64 %place)
   ret i64 %allowed
 }
 
@@ -102,7 +102,7 @@ ptx.left:
 
 def as_coroutine(
     kernel: Kernel,
-    places: Mapping[str, int],
+    places: Mapping[str, Place],
     mutants: Mapping[int, Sequence[tuple[int, Instruction]]] | None = None,
 ) -> str:
     """A module with `kernel(ptr %thread, ptr %arguments) -> ptr`: a thread's record, eight bytes per parameter.

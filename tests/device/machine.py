@@ -11,8 +11,9 @@ import numpy as np
 from device import translate
 from device.coroutines import as_coroutine
 from device.memory import DeviceArray, memory
-from device.ptx import Instruction, Kernel, Type
+from device.ptx import Instruction, Kernel, Type, Variable
 from device.runtime import (
+    APART,
     BLOCK,
     FIRST,
     FREE,
@@ -20,6 +21,7 @@ from device.runtime import (
     KIND,
     LANES_MEET,
     LAUNCH_BITS,
+    LOCALS,
     MUTANT,
     SECOND,
     WHERE,
@@ -31,7 +33,8 @@ from device.runtime import (
 
 Extent = int | tuple[int, ...]
 
-ZONE = 64  # bytes between shared variables that belong to none
+ZONE = 64  # bytes between variables that belong to none
+WIDEST = 128  # of the alignments that variables have
 FUEL_AT_START = 1 << 32  # branches backwards in a launch
 MOST_THREADS = 1024
 
@@ -66,15 +69,15 @@ class CompiledKernel:
 
     def __init__(self, kernel: Kernel, mutants: Mapping[int, Sequence[tuple[int, Instruction]]] | None = None) -> None:
         self.kernel = kernel
-        offset, spans, places = 0, [], {}
-        for variable in kernel.shared:
-            offset = -(-(offset + ZONE) // max(variable.alignment, 1)) * variable.alignment
-            spans.append((offset, variable.size))
-            places[variable.name] = memory().base + offset
-            offset += variable.size
-        if offset > WINDOW:
-            raise MemoryError(f"{offset} bytes of shared memory")
-        self._shared = np.array(spans, np.int64).reshape(-1, 2)
+        self._shared, end = _laid_out(kernel.shared)
+        if end > WINDOW:
+            raise MemoryError(f"{end} bytes of shared memory")
+        self._local, self._apart = _laid_out(kernel.local)
+        base, places = memory().base, {}
+        for variable, (offset, _) in zip(kernel.shared, self._shared, strict=True):
+            places[variable.name] = translate.Place(base + offset)
+        for variable, (offset, _) in zip(kernel.local, self._local, strict=True):
+            places[variable.name] = translate.Place(base + WINDOW + offset, self._apart)
         self._engine = compiled(as_coroutine(kernel, places, mutants))
         self._start = self._engine.get_function_address("kernel")
         opcodes = [statement.opcode for statement in kernel.body if isinstance(statement, Instruction)]
@@ -114,14 +117,23 @@ class CompiledKernel:
         device = memory()
         device.state[FUEL], device.state[MUTANT] = fuel, mutant
         device.state[KIND], device.state[LANES_MEET] = 0, 5 * self._lanes_meet
-        device.shadow[:WINDOW] = FREE
+        device.state[APART] = self._apart
+        device.shadow[: LOCALS if self.kernel.local else WINDOW] = FREE
         records, handles = np.zeros((size, translate.RECORD), np.int64), np.zeros(size, np.int64)
         run(
             self._start, parameters.ctypes.data, records, handles, device.state, device.shadow, device.readers,
-            device.writers, self._shared, extents, threads, only.start, only.stop, _next_launch(), backwards,
+            device.writers, self._variables(size), extents, threads, only.start, only.stop, _next_launch(), backwards,
         )  # fmt: skip
         if device.state[KIND] != 0:
             raise self._fault()
+
+    def _variables(self, threads: int) -> Any:
+        """Offset and size in memory of the shared variables, and of the local ones of each of so many threads."""
+        if threads * self._apart > LOCALS - WINDOW:
+            raise MemoryError(f"{threads * self._apart} bytes of local memory")
+        owns = (WINDOW + thread * self._apart for thread in range(threads))
+        local = [(own + offset, size) for own in owns for offset, size in self._local]
+        return np.array(self._shared + local, np.int64).reshape(-1, 2)
 
     def _fault(self) -> FaultError:
         kind, place, first, second, who, block = (
@@ -130,6 +142,20 @@ class CompiledKernel:
         what = FAULTS[kind].format(first, second)
         where = f"statement {place}, {self.kernel.body[place]}"
         return FaultError(kind, f"{self.kernel.name[:60]}: {where}: thread {who} of block {block}: {what}")
+
+
+def _laid_out(variables: Sequence[Variable]) -> tuple[list[tuple[int, int]], int]:
+    """(offset and size of each of some variables, where the next may begin): they lie apart from all others."""
+    spans, end = [], 0
+    for variable in variables:
+        offset = _rounded_up(end + ZONE, variable.alignment)
+        spans.append((offset, variable.size))
+        end = offset + variable.size
+    return spans, _rounded_up(end + ZONE, WIDEST) if variables else 0
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
 def _extents(extent: Extent) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.array_utils import byte_bounds
 
-from device.runtime import BASE, CAPACITY, EMPTY, FREE, FUEL, MUTANT, STATE, WINDOW, WRITTEN, blame, look
+from device.runtime import BASE, CAPACITY, EMPTY, FREE, FUEL, LOCALS, MUTANT, STATE, WRITTEN, blame, look
 
 Ints = npt.NDArray[Any]
 Shape = int | tuple[int, ...]
@@ -76,7 +76,7 @@ class Memory:
         self.readers, self.writers = np.zeros(BYTES, np.int64), np.zeros(BYTES, np.int64)
         self.state = np.zeros(STATE, np.int64)
         self.state[BASE], self.state[CAPACITY] = self.bytes.ctypes.data, BYTES
-        self._end = WINDOW
+        self._end = LOCALS
         self._free: dict[int, list[int]] = defaultdict(list)
         state = self.state.ctypes.data
         places = {

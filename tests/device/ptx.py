@@ -43,8 +43,8 @@ class Type(NamedTuple):
         return self.kind == "s"
 
 
-class Shared(NamedTuple):
-    """A variable of shared memory, in bytes."""
+class Variable(NamedTuple):
+    """A variable of shared or local memory, in bytes."""
 
     name: str
     alignment: int
@@ -85,11 +85,12 @@ class Kernel:
     target: str
     parameters: dict[str, Type]
     registers: dict[str, Type]
-    shared: tuple[Shared, ...]
+    shared: tuple[Variable, ...]
+    local: tuple[Variable, ...]
     body: tuple[Instruction | Label, ...] = field(repr=False)
 
 
-_SHARED = re.compile(r"(?:\.visible )?\.shared \.align (\d+) \.b8 ([\w$]+)\[(\d+)\]")
+_VARIABLE = re.compile(r"(?:\.visible )?\.(shared|local) \.align (\d+) \.b8 ([\w$]+)\[(\d+)\]")
 _UNUSED = re.compile(
     r"\.common \.global \.align (8 \.u64 _ZN08NumbaEnv|4 \.u32 __numba_cuda_mlir)\w+"
 )  # nothing reads it, or `operand` refuses
@@ -98,6 +99,7 @@ _ENTRY = re.compile(r"\.visible \.entry ([\w$]+)\s*\(([^)]*)\)\s*(?:\.maxntid \d
 _PARAMETER = re.compile(r"\.param \.(\w+)(?: \.ptr(?: \.global)? \.align \d+)? ([\w$]+)")
 _REGISTERS = re.compile(r"\.reg \.(\w+) (%\w+)<(\d+)>")
 _SCRATCH = re.compile(r"\.reg \.(\w+) (\w+)")
+_ALONE = re.compile(r"\.reg \.(\w+) (%\w+)")
 _PRAGMA = re.compile(r'\.pragma "[^"]*"')
 _INSTRUCTION = re.compile(r"(?:@(!?)(%\w+) )?([a-z]\w*(?:(?:\.|::)\w+)*)(?: (.*))?", re.DOTALL)
 _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+")
@@ -110,11 +112,11 @@ def parse(text: str) -> Kernel:
     if header is None:
         raise UnknownPtxError(f"header {text[:80]!r}")
     text = text[header.end() :]
-    shared: list[Shared] = []
+    shared: list[Variable] = []
     while not (entry := _ENTRY.match(text)):
         line, _, text = text.partition("; ")
-        if (found := _SHARED.fullmatch(line)) is not None:
-            shared.append(Shared(found[2], int(found[1]), int(found[3])))
+        if (found := _VARIABLE.fullmatch(line)) is not None and found[1] == "shared":
+            shared.append(_variable(found))
         elif _UNUSED.fullmatch(line) is None:
             raise UnknownPtxError(f"directive {line[:80]!r}")
     parameters = {}
@@ -124,7 +126,12 @@ def parse(text: str) -> Kernel:
             raise UnknownPtxError(f"parameter {parameter!r}")
         parameters[found[2]] = Type.named(found[1])
     body = _Body(text[entry.end() :])
-    return Kernel(entry[1], header[1], parameters, body.registers, tuple(shared), tuple(body.statements))
+    variables = (*shared, *body.variables["shared"]), tuple(body.variables["local"])
+    return Kernel(entry[1], header[1], parameters, body.registers, *variables, tuple(body.statements))
+
+
+def _variable(found: re.Match[str]) -> Variable:
+    return Variable(found[3], int(found[2]), int(found[4]))
 
 
 class _Body:
@@ -132,6 +139,7 @@ class _Body:
 
     def __init__(self, text: str) -> None:
         self.registers: dict[str, Type] = {}
+        self.variables: dict[str, list[Variable]] = {"shared": [], "local": []}
         self.statements: list[Instruction | Label] = []
         self._scopes: list[dict[str, str]] = []
         for piece in _pieces(text):
@@ -147,6 +155,10 @@ class _Body:
         elif (found := _REGISTERS.fullmatch(piece)) is not None:
             kind = Type.named(found[1])
             self.registers |= {f"{found[2]}{number}": kind for number in range(int(found[3]))}
+        elif (found := _ALONE.fullmatch(piece)) is not None:
+            self.registers[found[2]] = Type.named(found[1])
+        elif (found := _VARIABLE.fullmatch(piece)) is not None:
+            self.variables[found[1]].append(_variable(found))
         elif (found := _SCRATCH.fullmatch(piece)) is not None:
             name = f"%{found[2]}.{len(self.registers)}"
             self._scopes[-1][found[2]] = name

@@ -12,7 +12,7 @@ import ctypes
 import llvmlite.binding as llvm
 from numba import cfunc, njit, types
 
-from device.access import READ, WRITE
+from device.access import GENERIC, LOCAL, READ, SHARED, WRITE
 from device.translate import (
     AT_BARRIER,
     AT_WARP,
@@ -37,9 +37,10 @@ from device.translate import (
 
 FREE, EMPTY, WRITTEN = range(3)  # of the shadow: no array's, of one but never written, of one and written
 WINDOW = 1 << 18  # bytes at the beginning of memory for shared variables
+LOCALS = WINDOW + (1 << 20)  # where those for local variables end, which lie behind
 
 # The fields of the machine's state.
-BASE, CAPACITY, FUEL, MUTANT, LANES_MEET, KIND, WHERE, FIRST, SECOND, WHO, BLOCK, STATE = range(12)
+BASE, CAPACITY, FUEL, MUTANT, LANES_MEET, APART, KIND, WHERE, FIRST, SECOND, WHO, BLOCK, STATE = range(13)
 
 # A stamp: launch, block, barriers passed, thread, from the highest bits to the lowest.
 THREAD_BITS, EPOCH_BITS, BLOCK_BITS, LAUNCH_BITS = 11, 22, 14, 16
@@ -91,14 +92,25 @@ def _is_outside(shadow, offset, size, low, high):  # type: ignore[no-untyped-def
     return False
 
 
+@njit
+def _borders(state, thread, space, offset):  # type: ignore[no-untyped-def]
+    """Where that begins and ends which a thread may access in a space; that of a generic address is where it lies."""
+    if space == SHARED or (space == GENERIC and offset < WINDOW):
+        return 0, WINDOW
+    if space == LOCAL or (space == GENERIC and offset < LOCALS):
+        own = WINDOW + thread[LINEAR] * state[APART]
+        return own, own + state[APART]
+    return LOCALS, state[CAPACITY]
+
+
 _BYTES, _WORDS, _I64 = types.CPointer(types.uint8), types.CPointer(types.int64), types.int64
 
 
 @cfunc(_I64(_BYTES, _BYTES, _WORDS, _WORDS, _WORDS, _WORDS, *[_I64] * 7))
-def look(memory, shadow, readers, writers, state, thread, what, shared, address, size, low, high, place):  # type: ignore[no-untyped-def]
+def look(memory, shadow, readers, writers, state, thread, what, space, address, size, low, high, place):  # type: ignore[no-untyped-def]
     """1 where the access may happen; else 0, and the state tells of a fault. low, high: the bytes to be written."""
     offset = address - state[BASE]
-    begin, end = (0, WINDOW) if shared != 0 else (WINDOW, state[CAPACITY])
+    begin, end = _borders(state, thread, space, offset)
     if address % size != 0:
         _blame(state, thread, MISALIGNED, place, address, size)
         return 0
@@ -261,20 +273,21 @@ def _run_block(kernel, arguments, records, handles, state, size, backwards):  # 
 
 @njit
 def run(  # type: ignore[no-untyped-def]
-    kernel, arguments, records, handles, state, shadow, readers, writers, shared, grid, block, first, last, launch,
+    kernel, arguments, records, handles, state, shadow, readers, writers, variables, grid, block, first, last, launch,
     backwards,
 ):  # fmt: skip
     """The blocks first to last - 1 of a grid, one after the other; it ends early where the state tells of a fault.
 
     `kernel` and `arguments` are the addresses of a coroutine and of its parameters; there are records and handles for
-    each thread of a block. `shared` has offset and size of each shared variable, empty at the beginning of a block.
-    `grid` and `block` are three extents each; blocks are numbered, x running fastest. `launch` is a number that the
-    launches before did not have. With `backwards` the last thread of a block comes first.
+    each thread of a block. `variables` has offset and size of each shared variable and of each thread's local ones,
+    empty at the beginning of a block. `grid` and `block` are three extents each; blocks are numbered, x running
+    fastest. `launch` is a number that the launches before did not have. With `backwards` the last thread of a block
+    comes first.
     """
     size = block[0] * block[1] * block[2]
     for number in range(first, last):
-        for i in range(len(shared)):
-            first_byte, end = shared[i, 0], shared[i, 0] + shared[i, 1]
+        for i in range(len(variables)):
+            first_byte, end = variables[i, 0], variables[i, 0] + variables[i, 1]
             shadow[first_byte:end], readers[first_byte:end], writers[first_byte:end] = EMPTY, 0, 0
         for t in range(size):
             record = records[t]

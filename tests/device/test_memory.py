@@ -25,6 +25,8 @@ from device.memory import UnwrittenError, memory
         ("st.global.cs.u32 [%rd0+{0}], %r5", 4),
         ("st.global.v4.u32 [%rd0+{0}], {{%r5, %r6, %r7, %r8}}", 16),
         ("st.global.v2.f64 [%rd0+{0}], {{%fd5, %fd6}}", 16),
+        ("ld.u64 %rd5, [%rd0+{0}]", 8),
+        ("st.v2.u32 [%rd0+{0}], {{%r5, %r6}}", 8),
         ("red.global.add.u32 [%rd0+{0}], 1", 4),
         ("atom.global.add.u64 %rd5, [%rd0+{0}], 1", 8),
     ],
@@ -109,9 +111,96 @@ def test_shared_memory_is_as_long_as_declared_and_unwritten_at_first() -> None:
     assert fault(written, array([0]), grid=2, shared=64) == translate.UNWRITTEN  # the second block wrote nothing
 
 
+# A variable of each space: their addresses in %rd5, of shared, and %rd6, of local memory.
+PLACES = """
+    .local .align 16 .b8 own[24];
+    .reg .b64 %SP;
+    mov.u64 %rd5, tile;
+    mov.u64 %SP, own;
+    cvta.local.u64 %rd6, %SP;
+"""
+
+
+def test_local_memory_is_a_threads_own() -> None:
+    """Whatever its address is to others: what lies there stays while they write to theirs."""
+    body = f"""{PLACES} {MINE}
+    .local .align 64 .b8 other[8];
+    mov.u64 %rd7, other;
+    st.local.v2.u64 [%rd6], {{%rd30, %rd31}};
+    st.u64 [%rd7], %rd6;
+    bar.sync 0;
+    ld.u64 %rd8, [%rd6+8];
+    ld.local.u32 %r4, [%rd6];
+    cvt.u64.u32 %rd9, %r4;
+    add.s64 %rd8, %rd8, %rd9;
+    cvta.to.local.u64 %rd7, %rd7;
+    ld.volatile.local.u64 %rd9, [%rd7];
+    setp.eq.s64 %p1, %rd9, %rd6;
+    and.b64 %rd9, %rd7, 63;
+    setp.eq.and.s64 %p1, %rd9, 0, %p1;
+    @%p1 st.global.u64 [%rd10], %rd8;
+    """
+    for backwards in (False, True):
+        out = memory().empty(80, np.int64)
+        made(body, shared=8).launch(2, 40, [out], backwards=backwards)
+        assert out.copy_to_host().tolist() == [8 * (i + i % 40) for i in range(80)]
+
+
+def test_local_memory_is_as_long_as_declared_and_unwritten_at_first() -> None:
+    for at in (-8, 24, 128, -128, 1 << 20):  # 128 on lies what the next thread has
+        for access in (f"st.local.u64 [%rd6+{at}], %rd5;", f"ld.u64 %rd7, [%rd6+{at}];"):
+            body = f"{PLACES} st.local.v2.u64 [%rd6], {{%rd5, %rd5}}; bar.sync 0; {access}"
+            assert fault(body, array([0]), block=3, shared=8) == translate.OUTSIDE
+    for access in ("ld.local.u64 %rd7, [%rd6];", "ld.u64 %rd7, [%rd6];"):
+        assert fault(f"{PLACES} {access}", array([0]), shared=8) == translate.UNWRITTEN
+    some = f"{PLACES} setp.eq.u32 %p1, %r0, 0; @%p1 st.local.u64 [%rd6], %rd5; ld.local.u64 %rd7, [%rd6];"
+    assert fault(some, array([0]), grid=2, shared=8) == translate.UNWRITTEN  # the second block wrote nothing
+    made(f"{PLACES} st.local.u64 [%rd6+16], %rd5;", shared=8).launch(1, 1, [array([0])])
+    assert fault(f"{PLACES} ld.local.u64 %rd7, [%rd6+16];", array([0]), shared=8) == translate.UNWRITTEN
+
+
 def test_spaces_are_apart() -> None:
-    assert fault("mov.u64 %rd5, tile; st.global.u64 [%rd5], %rd5;", array([0]), shared=8) == translate.OUTSIDE
-    assert fault("st.shared.u64 [%rd0], %rd5;", array([0]), shared=8) == translate.OUTSIDE
+    for space, allowed in (("global", "%rd0"), ("shared", "%rd5"), ("local", "%rd6")):
+        for place in ("%rd0", "%rd5", "%rd6"):
+            body = f"{PLACES} st.{space}.u64 [{place}], %rd30;"
+            if place == allowed:
+                made(body, shared=8).launch(1, 1, [array([0])])
+            else:
+                assert fault(body, array([0]), shared=8) == translate.OUTSIDE
+
+
+def test_an_address_alone_tells_the_space() -> None:
+    """Of an access that names none."""
+    body = f"""{PLACES} {MINE}
+    add.s64 %rd5, %rd5, %rd31;
+    st.u64 [%rd5], %rd31;
+    st.u64 [%rd6], 7;
+    st.u64 [%rd10], 1000;
+    ld.shared.u64 %rd7, [%rd5];
+    ld.local.u64 %rd8, [%rd6];
+    ld.global.u64 %rd9, [%rd10];
+    add.s64 %rd7, %rd7, %rd8;
+    add.s64 %rd7, %rd7, %rd9;
+    st.u64 [%rd10], %rd7;
+    """
+    out = memory().empty(4, np.int64)
+    made(body, shared=32).launch(1, 4, [out])
+    assert out.copy_to_host().tolist() == [1007, 1015, 1023, 1031]
+
+
+def test_shared_memory_may_be_declared_within_the_kernel() -> None:
+    body = (
+        ".shared .align 8 .b8 inner[16]; mov.u64 %rd5, inner; st.shared.u64 [%rd5+8], 3; ld.shared.u64 %rd6, [%rd5{}];"
+    )
+    made(body.format("+8"), shared=8).launch(1, 1, [array([0])])
+    assert fault(body.format("+16"), array([0]), shared=8) == translate.OUTSIDE
+
+
+def test_memory_of_a_block_ends() -> None:
+    with pytest.raises(MemoryError, match="bytes of shared memory"):
+        made("ret;", shared=1 << 18)
+    with pytest.raises(MemoryError, match="bytes of local memory"):
+        made(".local .align 8 .b8 own[2048]; ret;").launch(1, 1024, [0])
 
 
 # Races.

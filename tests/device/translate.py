@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from device.ptx import Instruction, Kernel, Label, Type, UnknownPtxError
 
@@ -49,18 +50,25 @@ def is_known(instruction: Instruction) -> bool:
     return any(pattern.fullmatch(instruction.opcode) for pattern, _ in _RULES)
 
 
+class Place(NamedTuple):
+    """Where a variable lies: its address for the first thread of a block, and the distance to the next thread's own."""
+
+    address: int
+    apart: int = 0
+
+
 class Code:
     """The IR of a kernel's body, in the making. Registers are stack slots of integers, which LLVM removes.
 
     Args:
         kernel: what is translated.
-        places: addresses of its shared variables.
+        places: of its variables.
         mutants: by place in the body, instructions that stand in for the one there, each with a number: it is
             carried out in its stead while `@ptx.mutant` holds the number.
     """
 
     def __init__(
-        self, kernel: Kernel, places: Mapping[str, int], mutants: Mapping[int, Sequence[tuple[int, Instruction]]]
+        self, kernel: Kernel, places: Mapping[str, Place], mutants: Mapping[int, Sequence[tuple[int, Instruction]]]
     ) -> None:
         self.kernel, self.places = kernel, places
         self.lines: list[str] = []
@@ -174,7 +182,10 @@ class Code:
         if operand in self.places:
             if kind.bits != 64:
                 raise UnknownPtxError(f"address of {operand} in {kind.bits} bits")
-            return str(self.places[operand])
+            address, apart = self.places[operand]
+            if apart == 0:
+                return str(address)
+            return self.value(f"add i64 {address}, {self.value(f'mul i64 {self.field(LINEAR)}, {apart}')}")
         if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", operand):
             return str(int(operand[2:], 16))
         if re.fullmatch(r"-?(0[xX][0-9a-fA-F]+|\d+)U?", operand):

@@ -10,7 +10,7 @@ _UNORDERED = {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ug
 _UNSIGNED = {"lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}
 
 
-@translates(r"mov\.([bus](16|32|64)|f(32|64)|pred)|cvta(\.to)?\.(global|shared)\.u64")
+@translates(r"mov\.([bus](16|32|64)|f(32|64)|pred)|cvta(\.to)?\.(global|shared|local)\.u64")
 def _move(code: Code, instruction: Instruction) -> None:
     """An address is the same number in its own space as in all."""
     kind = instruction.type
