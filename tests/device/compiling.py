@@ -7,6 +7,7 @@ where its simulator is switched on.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 from collections.abc import Iterator
@@ -53,8 +54,9 @@ def _code_of_numba(kernel: Any, dtypes: tuple[str, ...], architectures: list[str
 
 def _code_of_mlir(kernel: Any, dtypes: tuple[str, ...], architectures: list[str]) -> Iterator[tuple[str, str]]:
     """Without the functions behind the kernel: they are all inlined."""
-    from numba_cuda_mlir import cuda, tools
+    from numba_cuda_mlir import tools
 
+    cuda: Any = importlib.import_module("numba_cuda_mlir.cuda")
     for architecture in architectures:
         chip = capability(architecture)
         tools.get_gpu_compute_capability = lambda *_, chip=chip, **__: chip
