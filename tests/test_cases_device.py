@@ -108,7 +108,7 @@ def test_b96_the_output_of_a_gpu_array_is_on_the_gpu() -> None:
 def without_numba_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "numba_cuda" else found(name, *more)
+        importlib.util, "find_spec", lambda name, *more: None if name in dispatch.COMPILERS else found(name, *more)
     )
 
 
