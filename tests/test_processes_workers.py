@@ -15,7 +15,9 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 
 
 @once_or_often
-@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("forkserver", "spawn"))]
+)
 def test_workers_of_multiprocessing_mask(script: Runner, costly_layer: str, method: str, repeats: int) -> None:
     code = """
 def work(k):
