@@ -68,7 +68,8 @@ class Samples:
         self.special_tokens_mask = marks = self._int64("special_tokens_mask", said.special_tokens_mask)
         words = self._beside("word_ids", said.word_ids, WORDS)
         given = Arguments(said.epoch, said.sample_ids, None, marks, None, None, words, said.rates, 0, said.stratify)
-        if tokens.addresses is None or joined or (said.sample_ids is None and masker.plan.law == "diffusion"):
+        hashed = said.sample_ids is None and masker.plan.law == "diffusion"  # rates are drawn ahead, by content ids
+        if tokens.addresses is None or joined or hashed:
             ids, addresses = tokens.values, None
         else:
             ids, addresses = np.empty(0, tokens.dtype), tokens.addresses

@@ -124,37 +124,30 @@ assert compiled
     script(code, repeats)
 
 
-@pytest.mark.parametrize("milliseconds", [0, 1, 4, 16, 64])
-def test_a_fork_while_another_thread_compiles_numbas_first_function_leaves_a_child_that_masks(
-    script: Runner, milliseconds: int
-) -> None:
-    code = """
-from numba import njit
-some_ids(SMALL)
-first = threading.Thread(target=lambda: njit(lambda a: a + 1)(1))
+FIRST = """
+{before}
+some_ids(SMALL)  # NumPy imports its random module late
+first = threading.Thread(target=lambda: {work})
 first.start()
 time.sleep(int(sys.argv[3]) / 1000)
 child = forked(lambda: check(SMALL))
 first.join()
 ended_well(child)
 """
-    script(code, milliseconds)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 4, 16, 64])
+def test_a_fork_while_another_thread_compiles_numbas_first_function_leaves_a_child_that_masks(
+    script: Runner, milliseconds: int
+) -> None:
+    script(FIRST.format(before="from numba import njit", work="njit(lambda a: a + 1)(1)"), milliseconds)
 
 
 @pytest.mark.parametrize("milliseconds", [10, 60, 150, 300])
 def test_a_fork_while_another_thread_makes_the_first_call_leaves_a_child_that_masks(
     script: Runner, milliseconds: int
 ) -> None:
-    code = """
-some_ids(SMALL)  # NumPy imports its random module late
-first = threading.Thread(target=check, args=(SMALL,))
-first.start()
-time.sleep(int(sys.argv[3]) / 1000)
-child = forked(lambda: check(SMALL))
-first.join()
-ended_well(child)
-"""
-    script(code, milliseconds)
+    script(FIRST.format(before="", work="check(SMALL)"), milliseconds)
 
 
 @pytest.mark.slow
