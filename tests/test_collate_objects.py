@@ -44,6 +44,14 @@ def test_arrays_of_every_dtype_of_ids_are_found(dtype: str) -> None:
     assert found(samples, 60) == (-1, addresses(samples), [5, 0, 60, 1])
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint16", "int16", "uint32"])
+def test_ids_of_every_dtype_are_read_as_what_they_are(dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    rows = [rng.integers(1000, BERT.size, n).tolist() for n in LENGTHS]
+    masker = fm.Masker(BERT, fm.Bernoulli(0.3), seed=7, id_dtype=np.int64)
+    same_as(fm.collate(masker, arrays(rows, dtype), epoch=1), masked_by_hand(masker, rows, max(LENGTHS), epoch=1))
+
+
 def unpickled(array: Array) -> Array:
     again: Array = pickle.loads(pickle.dumps(array))
     assert again.dtype is not array.dtype  # equal, but an object of its own
