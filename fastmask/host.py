@@ -39,8 +39,9 @@ def mask(
     if out is None:
         outputs = fresh_outputs(ids.size, call.rows, *fresh_dtypes(masker, input_ids, ids.dtype), names)
     else:
-        refuse_out(input_ids)
-        given = GivenOutputs(out, ids, masker.id_dtype, masker.ignore_index)
+        if ids is not input_ids:
+            refuse_out(input_ids)
+        given = GivenOutputs(parts_of(out), ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
         call.in_place = given.in_place and ids.flags.c_contiguous
     if "rates" in names:
@@ -50,7 +51,7 @@ def mask(
         raise validate.id_error(ids, plan.size)
     if given is not None:
         given.fill(outputs)
-    batch = _batch_of(out, ids.shape, outputs, backend)
+    batch = _batch_of(given, ids.shape, outputs, backend)
     if "compact" in names:
         batch.compact = compact_targets(kernels, plan, outputs, max_predictions)
     if "rates" in names:
@@ -85,9 +86,9 @@ def run(operation: Callable[..., Any], backend: str, cells: int, *arguments: Any
         return operation(*arguments, ranges if entered else 1)
 
 
-def _batch_of(out: Any, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
+def _batch_of(given: GivenOutputs | None, shape: tuple[int, ...], done: Outputs, backend: str) -> MaskedBatch:
     """The outputs in the shape that came in, or the very arrays that were given as `out`."""
-    ids, labels = (done.input_ids.reshape(shape), done.labels.reshape(shape)) if out is None else parts_of(out)
+    ids, labels = given.parts if given is not None else (done.input_ids.reshape(shape), done.labels.reshape(shape))
     decisions = None if done.decisions is None else done.decisions.reshape(shape)
     return MaskedBatch(ids, labels, decisions, done.num_masked, backend=backend)
 

@@ -113,12 +113,14 @@ def _add_further(cells: int, rows: int, out: Outputs, returns: frozenset[str]) -
 
 
 class GivenOutputs:
-    """The arrays that a caller gave as `out`, checked, and what a kernel writes in their place."""
+    """The ids and labels that a caller gave as `out`, checked, and what a kernel writes in their place."""
 
-    def __init__(self, given: Any, ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None, ignore_index: int) -> None:
-        input_ids, labels = parts_of(given)
-        self.input_ids = _checked_part("out's input_ids", input_ids, ids.shape)
-        self.labels = _checked_part("out's labels", labels, ids.shape)
+    def __init__(
+        self, parts: tuple[Any, Any], ids: npt.NDArray[Any], id_dtype: np.dtype[Any] | None, ignore_index: int
+    ) -> None:
+        self.parts = parts
+        self.input_ids = _checked_part("out's input_ids", parts[0], ids.shape)
+        self.labels = _checked_part("out's labels", parts[1], ids.shape)
         refuse_narrow_labels(self.labels.dtype, ignore_index)
         if id_dtype is not None and self.input_ids.dtype != id_dtype:
             raise TypeError(f"out's input_ids is {self.input_ids.dtype}, but id_dtype is {id_dtype}")
@@ -157,8 +159,9 @@ def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int, name: str = "o
 
 def _share_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     """Whether two arrays have a cell in common; of two that own their memory, NumPy need not be asked."""
-    owned = a.base is None and b.base is None and a.flags.owndata and b.flags.owndata
-    return a is b if owned else np.shares_memory(a, b)
+    if a is b or (a.base is None and b.base is None and a.flags.owndata and b.flags.owndata):
+        return a is b
+    return np.shares_memory(a, b)
 
 
 def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:
