@@ -29,6 +29,8 @@ def is_torch(x: Any) -> bool:
 
 def is_jax(x: Any) -> bool:
     """True for an array of JAX."""
+    if type(x) is np.ndarray:  # the usual case, of which nothing else need be asked
+        return False
     return type(x).__module__.partition(".")[0] in ("jax", "jaxlib") and type(x).__name__ == "ArrayImpl"
 
 
@@ -49,7 +51,7 @@ def as_kind_of(like: Any, x: Any) -> Any:
 
 def known_dtype(like: Any, dtype: Any) -> np.dtype[Any]:
     """The dtype as the framework of `like` has it: JAX has no 64 bits unless it is told to (jax_enable_x64)."""
-    if type(like) is not np.ndarray and is_jax(like):
+    if is_jax(like):
         import jax
 
         dtype = jax.dtypes.canonicalize_dtype(dtype)

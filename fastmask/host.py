@@ -39,8 +39,7 @@ def mask(
     if out is None:
         outputs = fresh_outputs(ids.size, call.rows, *fresh_dtypes(masker, input_ids, ids.dtype), names)
     else:
-        if ids is not input_ids:
-            refuse_out(input_ids)
+        refuse_out(input_ids)
         given = GivenOutputs(parts_of(out), ids, masker.id_dtype, masker.ignore_index)
         outputs = given.outputs(call, names)
         call.in_place = given.in_place and ids.flags.c_contiguous

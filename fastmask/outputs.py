@@ -159,9 +159,8 @@ def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int, name: str = "o
 
 def _share_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     """Whether two arrays have a cell in common; of two that own their memory, NumPy need not be asked."""
-    if a is b or (a.base is None and b.base is None and a.flags.owndata and b.flags.owndata):
-        return a is b
-    return np.shares_memory(a, b)
+    owned = a.base is None and b.base is None and a.flags.owndata and b.flags.owndata
+    return a is b if owned else np.shares_memory(a, b)
 
 
 def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:

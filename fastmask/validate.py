@@ -112,8 +112,6 @@ def checked_sample_ids(sample_ids: Any, rows: int) -> npt.NDArray[np.uint64]:
     if values.dtype.kind == "i" and rows and values[values.argmin()] < 0:  # argmin costs a third of (values < 0).any()
         row = int((values < 0).argmax())
         raise ValueError(f"sample_ids must be >= 0, got {values[row]} in row {row}")
-    if values.dtype is INT64 and values.flags.c_contiguous:
-        return values.view(UINT64)
     return np.ascontiguousarray(values, np.uint64)
 
 

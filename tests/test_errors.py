@@ -129,7 +129,7 @@ def ones_but(value: Any, dtype: Any, row: int = 1, column: int = 2) -> Array:
 VALUE_AT_A_CALL: list[tuple[str, dict[str, Any]]] = [
     ("epoch must be in [0, 2^24), got -1", {"epoch": -1}),
     ("epoch must be in [0, 2^24), got 16777216", {"epoch": 2**24}),
-    ("sample_ids must be >= 0, got -3 in row 2", {"sample_ids": [1, 2, -3]}),
+    ("sample_ids must be >= 0, got -1 in row 2", {"sample_ids": [1, 2, -1]}),
     ("got -2 in row 1", {"sample_ids": [1, -2, -3]}),
     (f"[0, 2^64), got {2**64} in row 1", {"sample_ids": [1, 2**64, 3]}),
     ("sample_ids must be in [0, 2^64), got -1 in row 1", {"sample_ids": [2**63, -1, 3]}),

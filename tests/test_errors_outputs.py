@@ -77,6 +77,22 @@ def test_outputs_that_overlap_the_input_without_being_it_are_refused() -> None:
     same(memory, copy)
 
 
+def test_empty_views_share_no_memory_and_may_all_be_one() -> None:
+    empty = np.arange(8).reshape(2, 4)[:0]
+    assert MASKER(empty, epoch=0, out=(empty, empty)).labels is empty
+
+
+@on_host
+def test_int64_sample_ids_count_as_they_came_though_labels_are_written_over_them(backend: str) -> None:
+    ids, (out, labels) = small_ids(), small_outputs()
+    sample_ids = labels.reshape(-1)[1:4]
+    sample_ids[:] = 7, 8, 9
+    MASKER(ids, epoch=0, sample_ids=sample_ids, out=(out, labels), backend=backend)
+    want = MASKER(ids, epoch=0, sample_ids=[7, 8, 9], backend="numpy")
+    same(out, want.input_ids)
+    same(labels, want.labels)
+
+
 def test_outputs_of_another_dtype_than_id_dtype_are_refused() -> None:
     masker = fm.Masker(VOCAB, fm.Bernoulli(0.9), id_dtype=np.int32)
     out = small_outputs()
