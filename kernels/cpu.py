@@ -20,7 +20,8 @@ from fastmask.kernels.cpu_layout import (
 )
 from fastmask.kernels.cpu_objects import compiled_find_arrays, compiled_read_lists, find_arrays, read_lists
 from fastmask.kernels.cpu_range import content_id, content_weight, locate
-from fastmask.kernels.cpu_tile import first_word, rate_of
+from fastmask.kernels.cpu_tile import rate_of
+from fastmask.kernels.cpu_words import first_word
 
 __all__ = ["count_positions", "find_arrays", "pad_rows", "read_lists"]  # operations that have modules of their own
 

@@ -40,6 +40,7 @@ SOURCES = (
     "cpu_sets.py",
     "cpu_spans.py",
     "cpu_tile.py",
+    "cpu_words.py",
 )
 
 

@@ -9,7 +9,6 @@ from fastmask.kernels import fate, layout
 from fastmask.kernels.cpu_compact import list_selected
 from fastmask.kernels.cpu_tile import (
     CLASSES,
-    GROUP,
     LANE,
     NEVER,
     RUNS_IN_ONE_PASS,
@@ -19,7 +18,6 @@ from fastmask.kernels.cpu_tile import (
     copy_tile,
     count_below,
     fill,
-    fill_words,
     find_random,
     inline,
     mark_run,
@@ -29,6 +27,7 @@ from fastmask.kernels.cpu_tile import (
     write_decisions,
     write_random,
 )
+from fastmask.kernels.cpu_words import GROUP, fill_words
 
 ONE, TWO = np.uint64(1), np.uint64(2)
 NO_PAD = np.uint64(layout.NO_PAD)

@@ -23,7 +23,6 @@ from fastmask.kernels.cpu_sets import (
 from fastmask.kernels.cpu_spans import choose_spans
 from fastmask.kernels.cpu_tile import (
     CLASSES,
-    GROUP,
     LANE,
     NEVER,
     TILE,
@@ -32,13 +31,13 @@ from fastmask.kernels.cpu_tile import (
     copy_padding,
     copy_tile,
     fill,
-    fill_words,
     find_random,
     inline,
     signed,
     write_decisions,
     write_random,
 )
+from fastmask.kernels.cpu_words import GROUP, fill_words
 
 TWO = np.uint64(2)
 GROUP_TOKENS = 4 * GROUP

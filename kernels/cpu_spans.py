@@ -21,7 +21,8 @@ from fastmask.kernels.cpu_sets import (
     take_prefix,
     window,
 )
-from fastmask.kernels.cpu_tile import GROUP, fill_words, inline
+from fastmask.kernels.cpu_tile import inline
+from fastmask.kernels.cpu_words import GROUP, fill_words
 
 ATTEMPTS = 64  # whose words are computed together: a whole number of groups
 SPARE, PER_TOKEN = np.uint64(32), np.uint64(8)  # attempts are given up after 32 + 8 k

@@ -9,11 +9,10 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-from fastmask.kernels import fate, layout, philox
+from fastmask.kernels import fate, layout
 from fastmask.kernels.bits import count_bits, in_range_64, lowest_bit
 
 TILE = 512
-GROUP = 8  # blocks are computed in whole groups, so that the vector loop has no remainder
 LIKELY = 3  # random tokens of 64
 RUNS_IN_ONE_PASS = 2  # of special ids; real vocabularies have one to four
 NEVER = np.int32(0x7FFFFFFF)
@@ -21,12 +20,11 @@ CLASSES = np.int32(1), np.int32(2), np.int32(3)  # the thresholds of classified 
 ZERO, ONE, TWO, THREE, SIXTY_FOUR = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(64)
 UNTOUCHED, MASKED = np.uint8(fate.UNTOUCHED), np.uint8(fate.MASKED)
 RANDOM, KEPT = np.uint8(fate.RANDOM), np.uint8(fate.KEPT)
-S32, LOW, LANE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(3)
+LANE = np.uint64(3)
 
 # Inlined by LLVM, and without Numba's reference counts (`_nrt`): they would cost a third of the time.
 inline = njit(forceinline=True, _nrt=False)
 apart = njit(_nrt=False)  # for what is called at several places, seldom, and with few arrays: each is seven words
-_philox = inline(philox.philox)
 _draw_of = inline(fate.draw_of)
 _extra_of = inline(fate.extra_of)
 _mixed_of = inline(fate.mixed_of)
@@ -61,24 +59,6 @@ def _escapes(seen, token, top):
 
 
 @inline
-def fill_words(pairs, first_block, groups, sample, counter3, seed):
-    """The words of `groups` groups of blocks from first_block on, as a uint64 view: two words each, four a block."""
-    sample_high = (sample >> S32) | (sample << S32)  # no plain shift: its upper half would be known, see `philox`
-    seed_high = (seed >> S32) | (seed << S32)
-    for b in range(np.uint64(groups) * np.uint64(GROUP)):
-        block = first_block + b
-        w0, w1, w2, w3 = _philox(block, sample, sample_high, counter3, seed, seed_high)
-        pairs[TWO * b] = (w0 & LOW) | (w1 << S32)
-        pairs[TWO * b + ONE] = (w2 & LOW) | (w3 << S32)
-
-
-@inline
-def first_word(sample, counter3, seed):
-    """Word 0 of block 0."""
-    return _philox(ZERO, sample, sample >> S32, counter3, seed, seed >> S32)[0] & LOW
-
-
-@inline
 def mask_piece(out, labels, draws, ids, words, runs, top, t_mask, t_select, mask_id, ignore_index):
     """MASK below t_mask, labels below t_select, other ids as they are; draws are NEVER in two runs of special ids.
 
@@ -87,10 +67,10 @@ def mask_piece(out, labels, draws, ids, words, runs, top, t_mask, t_select, mask
     first0, length0, first1, length1 = runs[0, 0], runs[0, 1], runs[1, 0], runs[1, 1]
     seen = signed(ids.dtype.type(0))
     for j in range(ids.size):
-        token = ids[j]
+        token, drawn = ids[j], np.int32(words[j] >> np.uint32(8))  # read without asking: no masked load
         low = np.uint32(token)
         ordinary = (np.uint32(low - first0) >= length0) & (np.uint32(low - first1) >= length1)
-        draw = np.int32(words[j] >> np.uint32(8)) if ordinary else NEVER
+        draw = drawn if ordinary else NEVER
         seen = escapes(seen, signed(token), top)
         draws[j] = draw
         labels[j] = token if draw < t_select else ignore_index

@@ -10,7 +10,8 @@ import fastmask as fm
 from fastmask import threads
 from fastmask.call import Call
 from fastmask.kernels import cpu, cpu_range, fate, layout, reference
-from fastmask.kernels.cpu_tile import GROUP, TILE
+from fastmask.kernels.cpu_tile import TILE
+from fastmask.kernels.cpu_words import GROUP
 from fastmask.thresholds import threshold
 
 
