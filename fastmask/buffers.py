@@ -32,11 +32,12 @@ class FreeList:
     def empty(self, size: int, dtype: Any) -> npt.NDArray[Any]:
         """A 1-D array of unspecified content that starts on a cache line and shares memory with no other array."""
         dtype = dtype if isinstance(dtype, np.dtype) else np.dtype(dtype)
-        capacity = _capacity(size * dtype.itemsize)
+        wanted = size * dtype.itemsize
+        capacity = PAGE if wanted <= PAGE else _capacity(wanted)
         entered = False
         try:
             # Never waited for: a signal handler may come while its own thread holds the lock.
-            entered = self._lock.acquire(blocking=False)
+            entered = self._lock.acquire(False)
             if entered:
                 for block, offset in self._blocks.get(capacity, ()):
                     if sys.getrefcount(block) == UNUSED:
@@ -66,9 +67,7 @@ class FreeList:
 
 
 def _capacity(size: int) -> int:
-    """Sizes rounded up to a page, and to an eighth of a power of two above: few classes, little waste."""
-    if size <= PAGE:
-        return PAGE
+    """Sizes above a page rounded up to whole ones, and to an eighth of a power of two: few classes, little waste."""
     step = max(PAGE, 1 << (size.bit_length() - 4))
     return -(-size // step) * step
 

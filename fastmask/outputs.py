@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -128,10 +129,12 @@ class GivenOutputs:
 
     def _is_in_place(self, ids: npt.NDArray[Any]) -> bool:
         """True where the ids are the input itself. ValueError for any other overlap."""
+        owners = _owns_memory(ids) and _owns_memory(self.input_ids) and _owns_memory(self.labels)
+        share_memory = operator.is_ if owners else np.shares_memory
         for name, other in (("out's input_ids", self.input_ids), ("input_ids", ids)):
-            if _share_memory(self.labels, other):
+            if share_memory(self.labels, other):
                 raise ValueError(f"out's labels and {name} share memory")
-        if not _share_memory(self.input_ids, ids):
+        if not share_memory(self.input_ids, ids):
             return False
         if _cells_of(self.input_ids) != _cells_of(ids):
             raise ValueError("out's input_ids and input_ids overlap without being the same array")
@@ -157,10 +160,9 @@ def refuse_narrow_labels(dtype: np.dtype[Any], ignore_index: int, name: str = "o
         raise OverflowError(f"{name} are {dtype}, too narrow for ignore_index = {ignore_index}")
 
 
-def _share_memory(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    """Whether two arrays have a cell in common; of two that own their memory, NumPy need not be asked."""
-    owned = a.base is None and b.base is None and a.flags.owndata and b.flags.owndata
-    return a is b if owned else np.shares_memory(a, b)
+def _owns_memory(array: npt.NDArray[Any]) -> bool:
+    """True for an array that no other shares memory with, unless it is a view of this one."""
+    return array.base is None and array.flags.owndata
 
 
 def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -170,7 +172,7 @@ def _cells_of(array: npt.NDArray[Any]) -> tuple[Any, ...]:
 
 
 def _flat_or_fresh(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return array.reshape(-1) if array.flags.c_contiguous else buffers.empty(array.size, array.dtype)
+    return array.ravel() if array.flags.c_contiguous else buffers.empty(array.size, array.dtype)
 
 
 def _checked_part(name: str, part: Any, shape: tuple[int, ...]) -> npt.NDArray[Any]:

@@ -19,6 +19,7 @@ from fastmask.vocab import integer
 
 LEAST_CELLS = 1 << 19  # below, starting the threads costs more than it gains
 CELLS_PER_RANGE = 1 << 17
+TOO_FEW = 1, f"fewer than {LEAST_CELLS} cells"
 
 _chosen: int | None = None
 _parallel_region = threading.RLock()  # a signal handler may mask in the thread that holds it: no kernel runs then
@@ -110,7 +111,7 @@ def _cores() -> int:
 def plan_ranges(cells: int) -> tuple[int, str]:
     """In how many ranges a batch of so many cells is masked (1: by the serial twin), and why."""
     if cells < LEAST_CELLS:
-        return 1, f"fewer than {LEAST_CELLS} cells"
+        return TOO_FEW
     threads = get_num_threads()
     if threads == 1:
         return 1, "one thread is allowed"

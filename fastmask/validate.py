@@ -69,7 +69,7 @@ def flat_ids(ids: Ids, size: int) -> Ids:
     """The ids flat, contiguous and native, as a dtype that kernels read. OverflowError for a dtype too narrow."""
     dtype = ids.dtype
     if dtype is INT64 and ids.flags.c_contiguous:
-        return ids.reshape(-1)  # the usual case, of which nothing else need be asked
+        return ids.ravel()  # the usual case, of which nothing else need be asked
     refuse_narrow(dtype, size)
     if not dtype.isnative:
         ids = ids.astype(dtype.newbyteorder("="))

@@ -9,7 +9,7 @@ from fastmask.kernels import layout, philox
 from fastmask.kernels.cpu_batch import mask_batch_kernel, mask_rows_kernel
 from fastmask.kernels.cpu_collate import collate_batch_kernel, collate_rows_kernel
 from fastmask.kernels.cpu_compact import spread_kernel
-from fastmask.kernels.cpu_compile import compile_kernel
+from fastmask.kernels.cpu_compile import compile_kernel, entry_point
 from fastmask.kernels.cpu_compile import read_array as _read
 from fastmask.kernels.cpu_compile import write_array as _write
 from fastmask.kernels.cpu_layout import (
@@ -301,11 +301,14 @@ def mask_batch(plan, call, out, ranges=1):
         NO_INTEGERS if call.lengths is None else call.lengths,
     )
     samples = _samples_of(plan, call, call.in_place and ranges > 1)  # before one range overwrites what another reads
-    target = *_objective_of(plan), *_target_of(out), call.in_place
-    dtypes = call.ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1
-    if plan.by_token:
-        return compiled_mask_batch(*dtypes)(*batch, *samples, *target)
-    return compiled_mask_rows(*dtypes)(*batch, *samples, *_rows_of(plan, call), *target)
+    of_rows = () if plan.by_token else _rows_of(plan, call)
+    mask = _mask_entry(plan.by_token, call.ids.dtype, out.input_ids.dtype, out.labels.dtype, ranges > 1)
+    return mask(*batch, *samples, *of_rows, *_objective_of(plan), *_target_of(out), call.in_place)
+
+
+@functools.cache
+def _mask_entry(by_token, *dtypes_and_parallel):
+    return entry_point((compiled_mask_batch if by_token else compiled_mask_rows)(*dtypes_and_parallel))
 
 
 def collate_batch(plan, call, width, left, out, attention_mask):

@@ -13,6 +13,7 @@ from support import same
 from support_laws import RETURNS, Batch
 
 import fastmask as fm
+from fastmask.kernels import cpu
 from fastmask.laws import Diffusion
 
 # Code for sm_80 is that for sm_90, and code for sm_120 that for sm_100, as a test says that stays with the compiler.
@@ -36,13 +37,24 @@ def device_of(chip: str, request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def types_checked() -> Iterator[None]:
+    """Within the block Numba's dispatcher calls the CPU's masking kernels, and refuses what is not of their types."""
+    cpu._mask_entry.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "entry_point", lambda kernel: kernel)
+        yield
+    cpu._mask_entry.cache_clear()
+
+
 class Agree(Protocol):
     def __call__(self, masker: fm.Masker, batch: Batch, epoch: int = 3) -> fm.MaskedBatch: ...
 
 
 def _agree_of(request: pytest.FixtureRequest) -> Iterator[Agree]:
     if request.param == "cpu":
-        yield support_laws.agree
+        with types_checked():
+            yield support_laws.agree
         return
     with device_of(request.param, request):
         yield agree_on_device
