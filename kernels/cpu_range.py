@@ -278,6 +278,7 @@ def mask_range(low, high, batch, objective, target, scratch, begun, lists):
                     sample,
                     batch.counter3,
                     plan[layout.SEED],
+                    source[a:b],
                 )
                 if own_rates:
                     t_mask, t_random, t_select = _thresholds(batch, plan, row)

@@ -222,7 +222,7 @@ def mask_rows(low, high, samples, law, target, scratch, lists):
         else:
             sample = content_id(samples.ids[first:end], samples.weights)
         groups = (lane + np.int64(length) + GROUP_TOKENS - 1) // GROUP_TOKENS
-        fill_words(scratch.pairs, offset >> TWO, groups, sample, counter3, plan[layout.SEED])
+        fill_words(scratch.pairs, offset >> TWO, groups, sample, counter3, plan[layout.SEED], samples.ids[first:end])
         threshold = np.uint64(samples.thresholds[index]) if samples.thresholds.size > 0 else plan[layout.SELECT]
         tokens = _size_of(scratch.candidates, chunks)
         row = Row(

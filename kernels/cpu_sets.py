@@ -81,11 +81,13 @@ def window(bits, position):
 
 
 @inline
-def run_length(bits, position):
-    """How many positions from the given one on are in the set, without a gap; the last word of the set is empty."""
+def run_length(bits, position, enough):
+    """How many positions from the given one on are in the set, without a gap, counted no further than need be to know
+    that there are enough; the last word of the set is empty.
+    """
     length = ZERO
     run = lowest_bit(~window(bits, position))
-    while run == SIXTY_FOUR:
+    while run == SIXTY_FOUR and length + run < enough:
         length += run
         run = lowest_bit(~window(bits, position + length))
     return length + run
@@ -167,7 +169,7 @@ def _walk(row, low, high, count, limit, how, near):
         unit = near[np.uint64(i)]
         length = ONE
         if row.by_word and how != RANK:
-            length += run_length(row.rest, (unit & LOW) + ONE)
+            length += run_length(row.rest, (unit & LOW) + ONE, row.chunks * SIXTY_FOUR)
         ahead = ZERO if how == REACH else length
         if count + ahead > limit:
             tied = i > 0 and near[np.uint64(i) - ONE] >> S32 == unit >> S32

@@ -33,7 +33,7 @@ _count_not_above = inline(fate.count_not_above)
 @inline
 def choose_spans(batch, objective, index, row, counter3, sample, chosen, scratch):
     """chosen: tokens of spans, as many as the budget; single candidates fill it up where spans do not. Their number."""
-    plan = objective.plan
+    plan, pairs, words = objective.plan, scratch.attempts, scratch.attempt_words
     wanted = max(count_of(batch, index, row.tokens), plan[layout.MIN_MASKED])
     budget = min(row.tokens, min(plan[layout.MAX_MASKED], wanted))
     for chunk in range(row.chunks + ONE):
@@ -43,8 +43,7 @@ def choose_spans(batch, objective, index, row, counter3, sample, chosen, scratch
     while taken < budget and attempt < SPARE + PER_TOKEN * budget:
         at = (attempt & SIXTY_THREE) * FOUR
         if at == ZERO:
-            fill_words(scratch.attempts, attempt, ATTEMPTS // GROUP, sample, counter3, plan[layout.SEED])
-        words = scratch.attempt_words
+            fill_words(pairs, attempt, ATTEMPTS // GROUP, sample, counter3, plan[layout.SEED], pairs)
         taken += _try_span(row, words[at], words[at + ONE], objective.lengths, budget - taken, chosen, scratch.units)
         attempt += ONE
     if taken < budget:
@@ -79,9 +78,8 @@ def _try_span(row, word0, word1, lengths, room, chosen, units):
     position = np.uint64(units[first])
     if (chosen[position >> SIX] >> (position & SIXTY_THREE)) & ONE:
         return ZERO
-    end = position + run_length(row.candidates, position)
-    if after < row.units:
-        end = min(end, np.uint64(units[after]))
+    border = np.uint64(units[after]) if after < row.units else row.chunks * SIXTY_FOUR
+    end = min(border, position + run_length(row.candidates, position, border - position))
     return _take(position, end, room, chosen)
 
 
