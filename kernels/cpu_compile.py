@@ -11,8 +11,9 @@ import types as python_types
 from pathlib import Path
 
 from numba import config, njit, types
-from numba.core.caching import IndexDataCacheFile
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
 
 try:
     import fcntl
@@ -128,6 +129,27 @@ class CheckedFiles(IndexDataCacheFile):
             file.write(hashlib.sha256(entry).digest() + entry)
 
 
+class KernelCache(FunctionCache):
+    """Numba's cache of a function, with checked files. Whoever loads from it need not be able to compile.
+
+    Numba would import all that it compiles with, SciPy's linear algebra where there is SciPy: half a second and more.
+    """
+
+    def __init__(self, function):
+        super().__init__(function)
+        files = self._cache_file
+        self._cache_file = CheckedFiles(files._cache_path, self._impl.filename_base, files._source_stamp)
+
+    def load_overload(self, signature, target_context):
+        """The compiled kernel of a signature; None where it must be compiled."""
+        rtsys.initialize(target_context)  # what the code calls of Numba's: memory
+        return self._load_overload(signature, target_context)
+
+    def end_turn(self):
+        """The next process may compile."""
+        self._cache_file.turn.end()
+
+
 def read_array(dtype, dimensions=1):
     """The type of a contiguous array that is read, writable or not."""
     return types.Array(dtype, dimensions, "C", readonly=True)
@@ -163,24 +185,18 @@ def _compiled(function, signature, tag, parallel, cache, nogil):
     renamed = python_types.FunctionType(function.__code__, function.__globals__, name)
     renamed.__qualname__ = name
     renamed.__module__ = function.__module__
-    options = {"nogil": nogil, "parallel": parallel}
-    try:
-        kernel = njit(cache=cache, **options)(renamed)
-    except (RuntimeError, OSError):  # no writable place for the cache
-        cache, kernel = False, njit(**options)(renamed)
+    kernel = njit(nogil=nogil, parallel=parallel)(renamed)
     if cache:
-        files = kernel._cache._cache_file
-        kernel._cache._cache_file = CheckedFiles(
-            files._cache_path, kernel._cache._impl.filename_base, files._source_stamp
-        )
+        with contextlib.suppress(RuntimeError, OSError):  # no writable place
+            kernel._cache = KernelCache(renamed)
     try:
         kernel.compile(signature)
     except OSError:  # compiled, but not saved: a full disk, a folder that was removed
         if not kernel.overloads:
             raise
     finally:
-        if cache:
-            kernel._cache._cache_file.turn.end()
+        if isinstance(kernel._cache, KernelCache):
+            kernel._cache.end_turn()
     kernel.disable_compile()
     return kernel
 

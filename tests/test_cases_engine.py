@@ -83,6 +83,16 @@ print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
     assert run_python(code).split() == ["1", "0"]
 
 
+def test_b80_a_process_after_the_first_imports_nothing_that_only_compiling_needs() -> None:
+    fm.warmup()
+    code = """
+import sys, numpy as np, fastmask as fm
+fm.Masker(fm.Vocab(30, 4), fm.Bernoulli(0.15))(np.full((1, 16), 9), epoch=0)
+print("numba.core.dispatcher" in sys.modules, "numba.np.arraymath" in sys.modules, "scipy.linalg" in sys.modules)
+"""
+    assert run_python(code).split() == ["True", "False", "False"]
+
+
 def test_b80_small_inputs_stay_on_one_thread() -> None:
     fm.set_num_threads(8)
     assert "serial: fewer than" in MASKER.explain_backend(np.zeros((1, 16), np.int64))
